@@ -1,0 +1,99 @@
+# Every target sets up what it needs in .venv, the first time and whenever pyproject.toml or the constraints change.
+# Needed beforehand: git, make and Python >= 3.10 with venv. `make` alone lists the targets.
+# On Linux the usual torch carries CUDA, several gigabytes; PIP_EXTRA_INDEX_URL=<PyTorch's index of CPU builds>
+# before the first make gets the small one.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+STUBS_VENV := .venv-stubs
+PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check
+# Small models on a few cores: threads of one process only get in each other's way. Nothing is fetched at run time.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# The stub generator has wheels for these Pythons only.
+STUBS_PYTHON ?= $(shell for python in $(PYTHON) python3.11 python3.10; do \
+	$$python -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 11)))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+JSON ?=
+PYTEST_ARGS ?=
+LISTEN ?= 127.0.0.1:50051
+METRICS_LISTEN ?= 127.0.0.1:9090
+STATE_DIR ?= selector-state
+
+.PHONY: help demo serve test test-slow test-compat lint stubs stubs-check clean
+
+help:  ## this list
+	@echo "Targets:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-demo  ## trains a tiny model with and without selection and reports both; JSON=file
+	@echo "Running the demo on the CPU; the report goes to demo-output/."
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/selector demo --output demo-output $(if $(JSON),--json "$(JSON)")
+
+serve: $(VENV)/.installed-demo  ## the service; LISTEN=host:port METRICS_LISTEN=host:port STATE_DIR=folder
+	@$(VENV)/bin/selector serve --listen $(LISTEN) --metrics-listen $(METRICS_LISTEN) --state-dir "$(STATE_DIR)"
+
+test: $(VENV)/.installed-dev  ## the quick tests, a few minutes
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests -q $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.installed-dev  ## everything that the quick tests leave out
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests -q -m slow $(PYTEST_ARGS)
+
+test-compat: $(VENV)/.installed-dev  ## the package, built and installed with the oldest and newest grpcio and protobuf
+	@echo "Installing the package into new environments; a minute or two."
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests/packaging -q -m slow $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev  ## ruff, mypy, and the checks of the schema, the scripts and the Dockerfile
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/buf lint proto
+	@$(VENV)/bin/shellcheck .ci/run
+	@$(VENV)/bin/hadolint Dockerfile
+	@echo "lint: all clean"
+
+stubs: $(STUBS_VENV)/.installed  ## writes selector/v1 anew from proto/
+	@$(STUBS_VENV)/bin/python scripts/generate_stubs.py
+
+stubs-check:  ## fails when selector/v1 is not what proto/ generates
+ifeq ($(STUBS_PYTHON),)
+	@echo "SKIPPED: the stubs were NOT checked: the generator needs Python 3.10 or 3.11; set STUBS_PYTHON=path"
+else
+	@$(MAKE) $(STUBS_VENV)/.installed
+	@$(STUBS_VENV)/bin/python scripts/generate_stubs.py --check
+endif
+
+clean:  ## removes what building, testing and the demo left; keeps .venv
+	rm -rf build dist *.egg-info demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv-compat $(STUBS_VENV)
+	find selector clients trainer_adapters scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- environments ------------------------------------------------------------------------------------------------
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "Python 3.10 or newer is needed; name one with: make PYTHON=python3.11 …" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "Python's venv module is needed (Debian: apt-get install python3-venv)." >&2; exit 1; }
+
+$(VENV)/.installed-demo: pyproject.toml constraints-cpu.txt | $(VENV)/bin/python
+	@echo "Installing the service and the demo into $(VENV): once, a few minutes, mostly the download of torch."
+	@$(PIP) --constraint constraints-cpu.txt --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt | $(VENV)/bin/python
+	@echo "Installing the service and the test tools into $(VENV): once, a few minutes, mostly the download of torch."
+	@$(PIP) --constraint constraints-cpu.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.installed-demo
+
+$(STUBS_VENV)/.installed: scripts/stub-requirements.txt
+	@test -n "$(STUBS_PYTHON)" || \
+		{ echo "The stub generator needs Python 3.10 or 3.11; set STUBS_PYTHON=path" >&2; exit 1; }
+	@echo "Installing the stub generator into $(STUBS_VENV)."
+	@$(STUBS_PYTHON) -m venv --clear $(STUBS_VENV)
+	@$(STUBS_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --requirement $<
+	@touch $@

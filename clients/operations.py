@@ -1,0 +1,372 @@
+"""What each method of the clients sends and how it reads the answer, without any input or output of its own.
+
+An operation is a generator. It yields ``Call`` (send this, hand me the response; a list of them for a response stream)
+or a float (wait so many seconds), and returns the method's result. The clients only drive operations, one with
+``grpc`` and one with ``grpc.aio``, so both behave alike by construction.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from clients import results
+from clients.config import run_config
+from clients.decoding import decode
+from clients.names import enum_number
+from clients.rollout_group import RolloutGroup
+from clients.streams import Prior, prompt_stream, rollout_stream
+from selector.v1 import replay_service_pb2 as replay_pb
+from selector.v1 import run_pb2
+from selector.v1 import selector_service_pb2 as selector_pb
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One RPC: its name, and the request message or stream. ``patient`` calls are retried until the deadline."""
+
+    rpc: str
+    request: Any
+    patient: bool = False
+
+
+Operation = Generator["Call | float", Any, T]
+Shard = tuple[int, int]
+
+# The call that is not of our own services, and the one that is answered by a stream.
+HEALTH = "Check"
+STREAMED = "SampleRollouts"
+_SERVICES = ("selector.v1.SelectorService", "selector.v1.ReplayService")
+_POLL_S = 0.1
+# Ids per request: keeps a request for named prompts below the message limit.
+_IDS_PER_CALL = 10_000
+
+
+def request_id_of(request_id: str | None) -> str:
+    """The caller's own request id, or a new one."""
+    return uuid.uuid4().hex if request_id is None else request_id
+
+
+def create_run(
+    run_id: str, config: Mapping[str, Any] | run_pb2.RunConfig | None, request_id: str
+) -> Operation[results.RunCreated]:
+    """CreateRun."""
+    request = selector_pb.CreateRunRequest(run_id=run_id, config=run_config(config), request_id=request_id)
+    return decode(results.RunCreated, (yield Call("CreateRun", request)))
+
+
+def get_run(run_id: str) -> Operation[results.RunInfo]:
+    """GetRun."""
+    response = yield Call("GetRun", selector_pb.GetRunRequest(run_id=run_id))
+    return decode(results.RunInfo, response.run)
+
+
+def list_runs() -> Operation[list[results.RunInfo]]:
+    """ListRuns, all pages."""
+    runs: list[results.RunInfo] = []
+    token = ""
+    while True:
+        response = yield Call("ListRuns", selector_pb.ListRunsRequest(page_token=token))
+        runs += [decode(results.RunInfo, run) for run in response.runs]
+        token = response.next_page_token
+        if not token:
+            return runs
+
+
+def delete_run(run_id: str, request_id: str) -> Operation[None]:
+    """DeleteRun."""
+    yield Call("DeleteRun", selector_pb.DeleteRunRequest(run_id=run_id, request_id=request_id))
+
+
+def fork(run_id: str, new_run_id: str, step: int, request_id: str) -> Operation[results.RunInfo]:
+    """ForkRun."""
+    request = selector_pb.ForkRunRequest(run_id=run_id, new_run_id=new_run_id, step=step, request_id=request_id)
+    response = yield Call("ForkRun", request)
+    return decode(results.RunInfo, response.run)
+
+
+def rewind(run_id: str, step: int, request_id: str) -> Operation[results.Rewound]:
+    """RewindRun."""
+    request = selector_pb.RewindRunRequest(run_id=run_id, step=step, request_id=request_id)
+    return decode(results.Rewound, (yield Call("RewindRun", request)))
+
+
+def register_prompts(
+    run_id: str,
+    prompt_ids: Sequence[str],
+    texts: Sequence[str | None] | None,
+    embeddings: Any,
+    domains: Sequence[str | None] | None,
+    priors: Sequence[Prior] | None,
+    token_counts: Any,
+    replace: bool,
+    request_id: str,
+) -> Operation[results.Registered]:
+    """RegisterPrompts."""
+    header = selector_pb.RegisterPromptsRequest(run_id=run_id, replace=replace, request_id=request_id)
+    stream = prompt_stream(header, prompt_ids, texts, embeddings, domains, priors, token_counts)
+    return decode(results.Registered, (yield Call("RegisterPrompts", stream)))
+
+
+def retire_prompts(run_id: str, prompt_ids: Iterable[str], request_id: str) -> Operation[results.Retired]:
+    """RetirePrompts."""
+    request = selector_pb.RetirePromptsRequest(
+        run_id=run_id, prompt_ids=_ids(prompt_ids, "prompt_ids"), request_id=request_id
+    )
+    return decode(results.Retired, (yield Call("RetirePrompts", request)))
+
+
+def select_batch(
+    run_id: str,
+    step: int,
+    batch_size: int,
+    purpose: str,
+    round: int,
+    fresh_only: bool,
+    exclude_prompt_ids: Iterable[str],
+    shard: Shard | None,
+    request_id: str,
+) -> Operation[results.Selection]:
+    """SelectBatch."""
+    request = selector_pb.SelectBatchRequest(
+        run_id=run_id,
+        step=step,
+        round=round,
+        batch_size=batch_size,
+        purpose=_purpose(purpose),
+        request_id=request_id,
+        exclude_prompt_ids=_ids(exclude_prompt_ids, "exclude_prompt_ids"),
+        fresh_only=fresh_only,
+        shard=_shard(shard),
+    )
+    return decode(results.Selection, (yield Call("SelectBatch", request)))
+
+
+def report_outcomes(
+    run_id: str,
+    step: int,
+    outcomes: Mapping[str, Any],
+    purpose: str,
+    statuses: Mapping[str, Sequence[str]] | None,
+    request_id: str,
+) -> Operation[results.OutcomesReported]:
+    """ReportOutcomes; nothing to report needs no call."""
+    statuses = statuses or {}
+    for prompt_id in statuses:
+        if prompt_id not in outcomes:
+            raise ValueError(f"statuses[{prompt_id!r}]: expected only prompts with outcomes")
+    if not outcomes:
+        return results.OutcomesReported()
+    enum = selector_pb.RolloutStatus.DESCRIPTOR
+    request = selector_pb.ReportOutcomesRequest(
+        run_id=run_id,
+        step=step,
+        purpose=_purpose(purpose),
+        request_id=request_id,
+        outcomes=[
+            selector_pb.PromptOutcomes(
+                prompt_id=prompt_id,
+                outcomes=_floats(values, f"outcomes[{prompt_id!r}]"),
+                statuses=[enum_number(enum, s, f"statuses[{prompt_id!r}]") for s in statuses.get(prompt_id, ())],
+            )
+            for prompt_id, values in outcomes.items()
+        ],
+    )
+    return decode(results.OutcomesReported, (yield Call("ReportOutcomes", request)))
+
+
+def predict_difficulty(run_id: str, prompt_ids: Iterable[str] | None) -> Operation[results.Predictions]:
+    """PredictDifficulty, all pages. No ids are no predictions, not the whole pool."""
+    pages: list[results.Predictions] = []
+    if prompt_ids is None:
+        token = ""
+        while True:
+            request = selector_pb.PredictDifficultyRequest(run_id=run_id, page_token=token)
+            response = yield Call("PredictDifficulty", request)
+            pages.append(decode(results.Predictions, response))
+            token = response.next_page_token
+            if not token:
+                break
+    else:
+        ids = _ids(prompt_ids, "prompt_ids")
+        for start in range(0, len(ids), _IDS_PER_CALL):
+            chunk = ids[start : start + _IDS_PER_CALL]
+            request = selector_pb.PredictDifficultyRequest(run_id=run_id, prompt_ids=chunk)
+            pages.append(decode(results.Predictions, (yield Call("PredictDifficulty", request))))
+    return _joined(pages)
+
+
+def push_rollouts(
+    run_id: str, step: int, groups: Iterable[RolloutGroup], skip_refused: bool, request_id: str
+) -> Operation[results.Pushed]:
+    """PushRollouts; no groups need no call."""
+    groups = list(groups)
+    if not groups:
+        return results.Pushed()
+    header = replay_pb.PushRolloutsRequest(run_id=run_id, step=step, request_id=request_id, skip_refused=skip_refused)
+    return decode(results.Pushed, (yield Call("PushRollouts", rollout_stream(header, groups))))
+
+
+def sample_rollouts(
+    run_id: str,
+    step: int,
+    count: int,
+    wait: bool,
+    order: str,
+    min_age_steps: int,
+    exclude_prompt_ids: Iterable[str],
+    informative_only: bool,
+    shard: Shard | None,
+    request_id: str,
+) -> Operation[results.Sample]:
+    """SampleRollouts; ``count=0``, which is what a selection asks for while the buffer is short, needs no call."""
+    if count == 0:
+        return results.Sample()
+    request = replay_pb.SampleRolloutsRequest(
+        run_id=run_id,
+        step=step,
+        count=count,
+        request_id=request_id,
+        wait=wait,
+        order=enum_number(replay_pb.SampleOrder.DESCRIPTOR, order, "order"),
+        min_age_steps=min_age_steps,
+        exclude_prompt_ids=_ids(exclude_prompt_ids, "exclude_prompt_ids"),
+        informative_only=informative_only,
+        shard=_shard(shard),
+    )
+    responses = yield Call("SampleRollouts", request)
+    last = decode(_SampleEnd, responses[-1]) if responses else _SampleEnd(0, None, 0)
+    return results.Sample(
+        (
+            RolloutGroup.from_proto(
+                sampled.group,
+                age_steps=sampled.age_steps,
+                times_sampled=sampled.times_sampled,
+                probability=sampled.probability,
+            )
+            for response in responses
+            for sampled in response.groups
+        ),
+        shortfall=last.shortfall,
+        shortfall_reason=last.shortfall_reason,
+        eligible_groups=last.eligible_groups,
+    )
+
+
+def report_training(
+    run_id: str,
+    step: int,
+    effective_sample_size: float | None,
+    max_importance_weight: float | None,
+    clip_fraction: float | None,
+    updates: int | None,
+    signals: Mapping[str, Mapping[str, float]] | None,
+    request_id: str,
+) -> Operation[bool]:
+    """ReportTraining; True if this request had been applied before."""
+    request = selector_pb.ReportTrainingRequest(
+        run_id=run_id,
+        step=step,
+        request_id=request_id,
+        effective_sample_size=effective_sample_size,
+        max_importance_weight=max_importance_weight,
+        clip_fraction=clip_fraction,
+        updates=updates,
+        signals=[
+            selector_pb.Signal(
+                name=name,
+                prompt_ids=list(values),
+                values=_floats(list(values.values()), f"signals[{name!r}]"),
+            )
+            for name, values in (signals or {}).items()
+        ],
+    )
+    response = yield Call("ReportTraining", request)
+    return bool(response.already_applied)
+
+
+def explain(run_id: str, prompt_id: str, limit: int) -> Operation[results.Explanation]:
+    """ExplainPrompt."""
+    request = selector_pb.ExplainPromptRequest(run_id=run_id, prompt_id=prompt_id, limit=limit)
+    return decode(results.Explanation, (yield Call("ExplainPrompt", request)))
+
+
+def quality(run_id: str) -> Operation[results.Quality]:
+    """GetSelectionQuality."""
+    request = selector_pb.GetSelectionQualityRequest(run_id=run_id)
+    return decode(results.Quality, (yield Call("GetSelectionQuality", request)))
+
+
+def wait_ready() -> Operation[None]:
+    """grpc.health.v1 Check of both services, until each is SERVING or the deadline passes."""
+    for service in _SERVICES:
+        while (yield Call(HEALTH, service, patient=True)) is not True:
+            yield _POLL_S
+
+
+def export_request(run_id: str, kind: str) -> selector_pb.ExportRunRequest:
+    """ExportRun of ``"outcomes"`` or ``"selections"``."""
+    return selector_pb.ExportRunRequest(
+        run_id=run_id, kind=enum_number(selector_pb.ExportKind.DESCRIPTOR, kind, "kind")
+    )
+
+
+def export_rows(response: selector_pb.ExportRunResponse) -> list[results.OutcomeRow | results.SelectionRow]:
+    """Rows of one message of the export."""
+    return [
+        *(decode(results.OutcomeRow, row) for row in response.outcomes),
+        *(decode(results.SelectionRow, row) for row in response.selections),
+    ]
+
+
+@dataclass(frozen=True)
+class _SampleEnd:
+    """What only the last message of a sample says."""
+
+    shortfall: int
+    shortfall_reason: str | None
+    eligible_groups: int
+
+
+def _joined(pages: list[results.Predictions]) -> results.Predictions:
+    def column(read: Callable[[results.Predictions], np.ndarray]) -> np.ndarray:
+        return np.concatenate([read(page) for page in pages]) if pages else np.empty(0)
+
+    return results.Predictions(
+        prompt_ids=tuple(prompt_id for page in pages for prompt_id in page.prompt_ids),
+        predicted_difficulties=column(lambda page: page.predicted_difficulties),
+        standard_errors=column(lambda page: page.standard_errors),
+        bases=tuple(basis for page in pages for basis in page.bases),
+        own_weights=column(lambda page: page.own_weights),
+        # Outcomes may arrive between two pages: claim only what all of them have seen.
+        estimate_step=min((page.estimate_step for page in pages), default=-1),
+    )
+
+
+def _purpose(purpose: str) -> Any:
+    return enum_number(selector_pb.Purpose.DESCRIPTOR, purpose, "purpose")
+
+
+def _shard(shard: Shard | None) -> selector_pb.Shard | None:
+    return None if shard is None else selector_pb.Shard(index=shard[0], count=shard[1])
+
+
+def _ids(prompt_ids: Iterable[str], path: str) -> list[str]:
+    # A string is an iterable of strings too, and would silently stand for its letters.
+    if isinstance(prompt_ids, str):
+        raise ValueError(f"{path}: expected a list of ids, got the string {prompt_ids!r}")
+    return list(prompt_ids)
+
+
+def _floats(values: Any, path: str) -> list[float]:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "biuf"):
+        raise ValueError(f"{path}: expected a list of numbers, got {values!r}")
+    floats: list[float] = array.astype(np.float64).tolist()
+    return floats

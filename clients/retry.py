@@ -1,0 +1,46 @@
+"""When a failed call is tried again.
+
+Only UNAVAILABLE is: the service was not reached, or is shutting down, or could not write. Reading calls are safe to
+repeat, and every changing call carries a ``request_id`` that is the same on all attempts, so the service applies it
+once even if an answer was lost. Everything else either cannot get better by itself or has used up its deadline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clients.errors import SelectorError, Unavailable
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Exponential backoff, bounded by attempts and by the call's deadline.
+
+    Attributes:
+        max_attempts: calls in all, the first included; 1 turns retries off.
+        initial_backoff_s: mean wait before the second attempt, in seconds; it doubles from one attempt to the next.
+        max_backoff_s: largest wait, in seconds, unless the service asks for a longer one.
+    """
+
+    max_attempts: int = 8
+    initial_backoff_s: float = 0.1
+    max_backoff_s: float = 5.0
+
+    def delay_s(
+        self, attempt: int, error: SelectorError, remaining_s: float, jitter: float, patient: bool = False
+    ) -> float | None:
+        """Seconds to wait before the next attempt, None to give up.
+
+        Args:
+            attempt: attempts made, from 1.
+            error: how the last one failed.
+            remaining_s: seconds left of the deadline; a wait that would outlast it is not begun.
+            jitter: uniform in [0, 1); spreads callers that failed together over [0.5, 1.5) of the backoff.
+            patient: go on until the deadline, whatever ``max_attempts`` is.
+        """
+        if not isinstance(error, Unavailable) or (attempt >= self.max_attempts and not patient):
+            return None
+        # The exponent is bounded because a patient caller may try thousands of times.
+        backoff = min(self.initial_backoff_s * 2.0 ** min(attempt - 1, 30), self.max_backoff_s) * (0.5 + jitter)
+        delay = max(backoff, error.retry_after_s or 0.0)
+        return delay if delay < remaining_s else None

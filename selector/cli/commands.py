@@ -1,0 +1,20 @@
+"""The command group; each command imports what it needs when it runs, so that ``--help`` is instant."""
+
+from __future__ import annotations
+
+import click
+
+from selector import __version__
+from selector.cli.demo import demo
+from selector.cli.inspection import explain, export, runs, show
+from selector.cli.serve import health, serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="selector")
+def cli() -> None:
+    """Curriculum Selector: chooses what a language model practises on during RL fine-tuning."""
+
+
+for command in (serve, health, runs, show, explain, export, demo):
+    cli.add_command(command)

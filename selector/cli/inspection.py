@@ -1,0 +1,261 @@
+"""``selector runs``, ``show``, ``explain`` and ``export``: looking at runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+from google.protobuf.json_format import MessageToDict
+
+from selector.cli.session import connected, target_options
+from selector.cli.table import facts, table, write_json
+
+_json_option = click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures as JSON."
+)
+_EXPORT_ROWS = 50_000
+
+
+@click.command()
+@target_options
+@_json_option
+def runs(target: str | None, state_dir: Path | None, token: str | None, json_path: Path | None) -> None:
+    """List all runs."""
+    with connected("-", target, state_dir, token) as client:
+        found = client.list_runs()
+    write_json(json_path, found)
+    rows = [
+        (
+            r.run_id,
+            r.state,
+            r.pool.active,
+            r.last_step,
+            r.selections,
+            r.outcome_groups,
+            r.replay_groups,
+            _time(r.created_unix_seconds),
+        )
+        for r in found
+    ]
+    header = ("run", "state", "prompts", "last step", "selections", "outcome groups", "replay groups", "created (UTC)")
+    click.echo(table(header, rows) if rows else "no runs")
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@target_options
+@_json_option
+def show(run_id: str, target: str | None, state_dir: Path | None, token: str | None, json_path: Path | None) -> None:
+    """Show one run: configuration, pool, and whether selection is any good."""
+    with connected(run_id, target, state_dir, token) as client:
+        run, quality = client.get_run(), client.quality()
+    write_json(json_path, {"run": run, "quality": quality})
+    pool = run.pool
+    click.echo(
+        facts(
+            [
+                ("run", run.run_id),
+                ("state", run.state),
+                ("created (UTC)", _time(run.created_unix_seconds)),
+                ("forked from", f"{run.forked_from} at step {run.forked_at_step}" if run.forked_from else None),
+                ("last step", run.last_step),
+                ("selections", run.selections),
+                ("outcomes", f"{run.outcome_groups} groups, {run.outcome_rollouts} rollouts"),
+                ("prompts", f"{pool.active} active, {pool.retired} retired, {pool.ineligible} ineligible"),
+                (
+                    "selected",
+                    f"{pool.selected} at least once, {pool.never_selected} active never, {pool.leased} on lease",
+                ),
+                ("pool changes", f"{pool.registered_after_start} registered after the start, {pool.replaced} replaced"),
+                ("embeddings", f"{run.embedding_width} wide, {run.encoder}" if run.encoder else None),
+                ("replay", f"{run.replay_groups} groups, {run.replay_bytes} bytes"),
+                ("reference due", run.reference_due),
+            ]
+        )
+    )
+    click.echo("\nselection quality")
+    click.echo(
+        facts(
+            [
+                ("window (groups)", quality.window_groups),
+                ("predicted against measured: Pearson", quality.pearson),
+                ("  mean absolute error", quality.mean_absolute_error),
+                ("  the same, always predicting the mean", quality.mean_absolute_error_of_mean),
+                ("  calibration slope", quality.calibration_slope),
+                ("  expected calibration error", quality.expected_calibration_error),
+                ("informative groups per generated group", quality.informative_per_generated),
+                ("difficulty in [0.125, 0.875]", quality.in_band_share),
+                ("population success rate", quality.population_success_rate),
+                ("coverage", quality.coverage),
+                ("longest since selected (steps)", quality.max_steps_since_selected),
+                ("degraded selections", quality.degraded_selections),
+                ("effective sample size of replay", quality.effective_sample_size),
+            ]
+        )
+    )
+    if quality.arms:
+        rows = [
+            (
+                f"{arm.arm} (references)" if arm.reference else arm.arm,
+                arm.groups,
+                arm.informative_ratio,
+                arm.mean_predicted_difficulty,
+                arm.mean_difficulty,
+                arm.mean_absolute_error,
+            )
+            for arm in quality.arms
+        ]
+        click.echo()
+        click.echo(table(("arm", "groups", "informative", "predicted", "measured", "error"), rows))
+    click.echo("\nconfiguration in effect")
+    click.echo(facts(list(_flat(MessageToDict(run.config, preserving_proto_field_name=True)))))
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.argument("prompt_id", metavar="PROMPT")
+@target_options
+@_json_option
+def explain(
+    run_id: str,
+    prompt_id: str,
+    target: str | None,
+    state_dir: Path | None,
+    token: str | None,
+    json_path: Path | None,
+) -> None:
+    """Explain one prompt: its history, its prediction, and why it was not selected."""
+    with connected(run_id, target, state_dir, token) as client:
+        found = client.explain(prompt_id)
+    write_json(json_path, found)
+    click.echo(
+        facts(
+            [
+                ("prompt", found.prompt_id),
+                ("text", found.text if len(found.text) <= 200 else found.text[:199] + "…"),
+                ("domain", found.domain or None),
+                ("status", f"{found.status} {found.status_reason}".strip()),
+                ("predicted difficulty", f"{found.predicted_difficulty:.3f} ± {found.standard_error:.3f}"),
+                ("rests on", f"{found.basis}, own outcomes weigh {found.own_weight:.2f}"),
+                ("rank of its score", found.score_rank or None),
+                ("not selected because", found.not_selected_because or "it was selected"),
+            ]
+        )
+    )
+    if found.references:
+        click.echo("\nstrongest references")
+        rows = [(r.prompt_id, r.weight, r.difficulty) for r in found.references]
+        click.echo(table(("prompt", "weight", "difficulty"), rows))
+    if found.selections:
+        click.echo("\nselections")
+        chosen = [
+            (s.step, s.purpose, s.round, s.arm, s.probability, s.predicted_difficulty, s.standard_error)
+            for s in found.selections
+        ]
+        click.echo(table(("step", "purpose", "round", "arm", "probability", "predicted", "± error"), chosen))
+    if found.outcomes:
+        click.echo("\noutcomes")
+        reported = [
+            (o.step, o.purpose, len(o.outcomes), o.difficulty, o.predicted_difficulty, o.informative)
+            for o in found.outcomes
+        ]
+        click.echo(table(("step", "purpose", "rollouts", "difficulty", "predicted", "informative"), reported))
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("selector-export"),
+    show_default=True,
+    help="Directory that gets outcomes.parquet, selections.parquet and predictions.parquet.",
+)
+@target_options
+def export(run_id: str, output: Path, target: str | None, state_dir: Path | None, token: str | None) -> None:
+    """Export a run's outcomes, selections and current predictions as parquet."""
+    import pyarrow as pa
+
+    with connected(run_id, target, state_dir, token) as client:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            predictions = client.predict_difficulty()
+            counts = {
+                "outcomes": _write(output / "outcomes.parquet", _OUTCOMES, client.export("outcomes")),
+                "selections": _write(output / "selections.parquet", _SELECTIONS, client.export("selections")),
+            }
+            import pyarrow.parquet as pq
+
+            table_ = pa.table(
+                {
+                    "prompt_id": list(predictions.prompt_ids),
+                    "predicted_difficulty": predictions.predicted_difficulties,
+                    "standard_error": predictions.standard_errors,
+                    "basis": list(predictions.bases),
+                    "own_weight": predictions.own_weights,
+                }
+            )
+            pq.write_table(table_, output / "predictions.parquet")
+        except OSError as error:
+            raise click.ClickException(f"cannot write to {output}: {error}") from error
+    click.echo(
+        f"{output}: {counts['outcomes']} outcome groups, {counts['selections']} selected prompts, "
+        f"{len(predictions)} predictions"
+    )
+
+
+_OUTCOMES = (
+    ("step", "int64"),
+    ("purpose", "string"),
+    ("outcomes", "list"),
+    ("difficulty", "double"),
+    ("informative", "bool_"),
+    ("predicted_difficulty", "double"),
+    ("arm", "string"),
+)
+_SELECTIONS = (
+    ("step", "int64"),
+    ("purpose", "string"),
+    ("round", "int32"),
+    ("arm", "string"),
+    ("probability", "double"),
+    ("predicted_difficulty", "double"),
+    ("standard_error", "double"),
+)
+
+
+def _write(path: Path, columns: tuple[tuple[str, str], ...], rows: Iterable[Any]) -> int:
+    """Write exported rows in batches, so that a long history needs little memory; the number of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {
+        name: pa.list_(pa.float64()) if kind == "list" else getattr(pa, "float64" if kind == "double" else kind)()
+        for name, kind in columns
+    }
+    schema = pa.schema([("prompt_id", pa.string()), *types.items()])
+    count = 0
+    iterator: Iterator[Any] = iter(rows)
+    with pq.ParquetWriter(path, schema) as writer:
+        while batch := list(islice(iterator, _EXPORT_ROWS)):
+            arrays = [pa.array([row.prompt_id for row in batch], pa.string())]
+            arrays += [pa.array([getattr(row.record, name) for row in batch], kind) for name, kind in types.items()]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            count += len(batch)
+    return count
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,85 @@
+"""A client for the inspecting commands: of a running service, or of a state directory that no server has open."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from clients import SelectorClient
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+
+
+def target_options(command: _F) -> _F:
+    """``--target``, ``--state-dir`` and ``--token``."""
+    options = (
+        click.option(
+            "--target",
+            envvar="SELECTOR_TARGET",
+            show_envvar=True,
+            help=f"HOST:PORT of a service.  [default: {DEFAULT_TARGET}]",
+        ),
+        click.option(
+            "--state-dir",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            help="Look into a state directory that no server has open, instead of asking a service.",
+        ),
+        click.option("--token", envvar="SELECTOR_TOKEN", show_envvar=True, help="Bearer token."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def connected(run_id: str, target: str | None, state_dir: Path | None, token: str | None) -> Iterator[SelectorClient]:
+    """A client; errors end the command with one line and exit code 1."""
+    from clients import SelectorError
+
+    if target and state_dir:
+        raise click.UsageError("give --target or --state-dir, not both")
+    try:
+        if state_dir is None:
+            with SelectorClient(target or DEFAULT_TARGET, run_id, token=token) as client:
+                yield client
+        else:
+            with _opened(state_dir) as address, SelectorClient(address, run_id) as client:
+                yield client
+    except SelectorError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def _opened(state_dir: Path) -> Iterator[str]:
+    """A private service over a state directory, on a free loopback port."""
+    from selector.errors import ServiceError
+    from selector.service.server import Server
+    from selector.settings import ServerSettings
+
+    if not (state_dir / "state.db").is_file():
+        raise click.ClickException(f"{state_dir} is no state directory: it has no state.db")
+    server = Server(ServerSettings(state_dir, listen="127.0.0.1:0", metrics_listen="", encoder="none", grace_s=0.0))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="selector-private-service", daemon=True)
+    thread.start()
+    try:
+        try:
+            asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+        except (ServiceError, OSError) as error:
+            raise click.ClickException(f"{error} (or look through it with --target)") from error
+        try:
+            yield server.address
+        finally:
+            asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,97 @@
+"""Columns of the population model: everything known about a prompt besides its own outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logit
+
+from selector.difficulty.estimate import PoolFeatures
+
+PRIOR_SLOPE = 0.5
+"""What a logit of another model's success rate is worth in logit of this one's, before any outcome tells."""
+
+_NOMINAL_TRIALS = 8.0
+_SATURATED = 0.02
+_LARGEST_DOMAINS = 32
+# Standardised values beyond this are outliers that would act as levers in a ridge.
+_LARGEST_VALUE = 5.0
+_NO_VARIATION = 1e-6
+
+
+@dataclass(frozen=True)
+class PopulationDesign:
+    """The regression's columns.
+
+    Attributes:
+        columns: (N, P) float32; column 0 is the intercept.
+        centre: (P,) float64, the coefficients the ridge pulls to: 0 except for the prior rate's logit.
+        known: (N,) bool, prompts with a prior rate.
+        prior_logit: (N,) float64, expected logit before any outcome: ``PRIOR_SLOPE`` times the prior's logit, or 0.
+    """
+
+    columns: np.ndarray
+    centre: np.ndarray
+    known: np.ndarray
+    prior_logit: np.ndarray
+
+
+def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDesign:
+    """All columns of the pool; ``components`` (N, k) are principal components of the embeddings, used as they are.
+
+    Numeric columns are standardised over the prompts that have a value; a missing one becomes 0. Surface features and
+    embeddings bring a flag for the prompts without, prior rates one for those with. Domains are one-hot, the 32 most
+    frequent. Columns without variation are left out.
+    """
+    size = features.size
+    known = np.isfinite(features.prior_rate)
+    trials = np.where(features.prior_trials > 0.0, features.prior_trials, _NOMINAL_TRIALS)
+    rate = (np.where(known, features.prior_rate, 0.5) * trials + 0.5) / (trials + 1.0)
+    prior_logit = np.where(known, logit(rate), np.nan)
+    saturated = known & ((rate <= _SATURATED) | (rate >= 1.0 - _SATURATED))
+
+    columns: list[np.ndarray] = [np.ones(size)]
+    centre: list[float] = [0.0]
+
+    def add(column: np.ndarray, pulled_to: float = 0.0) -> None:
+        if size and np.ptp(column) > _NO_VARIATION:
+            columns.append(column)
+            centre.append(pulled_to)
+
+    standard, deviation = _standardised(prior_logit)
+    add(standard, PRIOR_SLOPE * deviation)
+    add(_standardised(np.where(known, rate, np.nan))[0])
+    add(saturated.astype(np.float64))
+    add(known.astype(np.float64))
+    for index in range(features.surface.shape[1]):
+        add(_standardised(features.surface[:, index].astype(np.float64))[0])
+    add(np.isnan(features.surface).all(axis=1).astype(np.float64))
+    for index in range(components.shape[1]):
+        add(components[:, index])
+    if features.embeddings is not None:
+        add(np.asarray(~features.embeddings.any(axis=1), dtype=np.float64))
+    codes, counts = np.unique(features.domain[features.domain >= 0], return_counts=True)
+    for code in codes[np.argsort(-counts, kind="stable")[:_LARGEST_DOMAINS]]:
+        add(np.asarray(features.domain == code, dtype=np.float64))
+    for name in sorted(features.signals):
+        add(_standardised(features.signals[name])[0])
+
+    return PopulationDesign(
+        columns=np.stack(columns, axis=1).astype(np.float32),
+        centre=np.array(centre),
+        known=known,
+        prior_logit=PRIOR_SLOPE * np.where(known, prior_logit, 0.0),
+    )
+
+
+def _standardised(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """Values in units of their deviation around their mean, missing ones 0, and that deviation."""
+    present = np.isfinite(values)
+    if not present.any():
+        return np.zeros(len(values)), 0.0
+    mean, deviation = float(values[present].mean()), float(values[present].std())
+    if deviation <= _NO_VARIATION * (1.0 + abs(mean)):
+        return np.zeros(len(values)), 0.0
+    standard = np.where(present, (np.where(present, values, mean) - mean) / deviation, 0.0)
+    return np.clip(standard, -_LARGEST_VALUE, _LARGEST_VALUE), deviation

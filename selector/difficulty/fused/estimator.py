@@ -1,0 +1,211 @@
+"""FUSED: one Beta posterior per prompt from the population model and the prompt's own discounted outcomes.
+
+``Beta(kappa m + a, kappa (1 - m) + b)`` with m the population model's success rate (``population``), (a, b) the
+prompt's own evidence (``own_evidence``), and kappa the number of trials that m is worth (``grid``).
+
+* Drift. The population moves: the slope per step, in logit space, is measured on revisited prompts, outcomes against
+  prediction, weighted by steps of absence and by the share of own evidence. The posterior mean of a prompt absent for
+  k steps is shifted by ``drift * k * own share``, at most 1.5; the population model's rows are shifted likewise.
+* Rows of the population model. Each visited prompt counts with its evidence n under the fastest forgetting rate,
+  worth ``n (1 + kappa) / (kappa + n)`` trials (at most 1 + kappa, the cold kappa, because more trials of one prompt
+  tell no more about the others), halved for every half-life since the visit: 8 steps, or the age of the 1000th newest
+  row where that is more.
+* Recalibration. The posterior mean's logit goes through a line close to the identity, fitted by prequential
+  predictions, separately for prompts with and without own evidence.
+
+Losses, drift and lines discount what is older by 2 % per step. All of a report is predicted before any of it is
+folded, from ``OutcomeBatch.population`` and, where that is NaN, from the running success rate.
+
+The standard error is the posterior Beta's deviation. ``own_weight`` is ``n / (kappa + n)``. The basis is OWN for
+prompts with own evidence, PRIOR for others with a prior rate, POPULATION for the rest, NONE for those while there is
+no outcome at all. ``Estimate.population`` is m before recalibration, from the other prompts' outcomes only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit, logit
+
+from selector.difficulty.estimate import Basis, Estimate, OutcomeBatch, PoolFeatures
+from selector.difficulty.fused.components import principal_components
+from selector.difficulty.fused.design import PopulationDesign, build_design
+from selector.difficulty.fused.forecast import Forecast, effective_share, posterior
+from selector.difficulty.fused.grid import PrequentialGrid
+from selector.difficulty.fused.newton import DiscountedNewton
+from selector.difficulty.fused.own_evidence import FORGETTING, OwnEvidence
+from selector.difficulty.fused.population import PopulationRows, fit_population, newest_rows
+from selector.difficulty.tiles import LatestValue, digest
+
+_KEPT_PER_STEP = 0.98
+_LARGEST_ABSENCE = 64
+_LARGEST_SHIFT = 1.5
+_LARGEST_DRIFT = 0.25
+_DRIFT_PRECISION = 400.0
+_LINE_PRECISION = 100.0
+_SMALLEST_HALF_LIFE = 8.0
+_ROWS_FOR_HALF_LIFE = 1000
+_MARGIN = 1e-3
+_SMALLEST_MEAN = 1e-6
+_FASTEST = len(FORGETTING) - 1
+
+
+class FusedEstimator:
+    """Population model, own evidence and drift in one posterior; ``components`` principal components are used."""
+
+    def __init__(self, components: int) -> None:
+        if components < 0:
+            raise ValueError(f"embedding components must not be negative, got {components}")
+        self._components = components
+        self._step = -1
+        self._evidence = OwnEvidence()
+        self._grid = PrequentialGrid()
+        self._drift = DiscountedNewton(np.zeros(1), np.array([_DRIFT_PRECISION]))
+        self._warm_line = _identity_line()
+        self._cold_line = _identity_line()
+        self._successes = 1.0
+        self._trials = 2.0
+        self._designs: LatestValue[PopulationDesign] = LatestValue()
+        self._component_scores: LatestValue[np.ndarray] = LatestValue()
+
+    def observe(self, batch: OutcomeBatch) -> None:
+        """Predict the report under every setting, learn from the losses, then fold it."""
+        if not len(batch.prompt):
+            return
+        kept = _KEPT_PER_STEP ** max(batch.step - self._step, 0) if self._step >= 0 else 1.0
+        self._evidence.reserve(int(batch.prompt.max()) + 1)
+        forecast = self._forecast(batch)
+        self._learn_lines(kept, forecast)
+        self._learn_drift(kept, forecast)
+        self._grid.learn(kept, forecast)
+        self._evidence.fold(batch.step, batch.prompt, batch.successes, batch.trials, forecast.shift)
+        self._successes = kept * self._successes + float(batch.successes.sum())
+        self._trials = kept * self._trials + float(batch.trials.sum())
+        self._step = max(self._step, batch.step)
+
+    def forget(self, prompts: np.ndarray) -> None:
+        """Drop these prompts' own evidence; what was learned from them about the population stays."""
+        self._evidence.forget(prompts)
+
+    def estimate(self, features: PoolFeatures, step: int) -> Estimate:
+        """Posterior of every prompt as of ``step``, which counts as absence for all not visited at it."""
+        size = features.size
+        design = self._design(features)
+        rate, warm_kappa = self._grid.warm
+        successes, trials = self._evidence.under(rate, size)
+        last_step = self._evidence.last_step(size)
+        seen = last_step >= 0
+        population = np.clip(expit(self._population_logit(design, size, step)), _MARGIN, 1.0 - _MARGIN)
+
+        kappa = np.where(seen, warm_kappa, self._grid.cold)
+        before = posterior(population, successes, trials, kappa)
+        absence = np.where(seen, np.maximum(step - last_step, 0), 0)
+        line = np.where(seen[:, None], self._warm_line.value, self._cold_line.value)
+        mean = expit(line[:, 0] + line[:, 1] * before.moved(self._shift(absence)))
+        mean = np.clip(mean, _SMALLEST_MEAN, 1.0 - _SMALLEST_MEAN)
+        without = Basis.NONE if self._step < 0 else Basis.POPULATION
+        basis = np.where(seen, Basis.OWN, np.where(design.known, Basis.PRIOR, without))
+        return Estimate(
+            step=self._step,
+            difficulty=1.0 - mean,
+            standard_error=np.sqrt(mean * (1.0 - mean) / (before.concentration + 1.0)),
+            own_weight=before.own_share,
+            basis=basis.astype(np.uint8),
+            population=population,
+        )
+
+    def references(
+        self, features: PoolFeatures, step: int, prompt: int, limit: int
+    ) -> list[tuple[int, float, float]]:
+        """Always empty: the population model has no single references."""
+        return []
+
+    def copy(self) -> FusedEstimator:
+        """Independent state; the caches, which are functions of their keys, stay shared."""
+        other = FusedEstimator.__new__(FusedEstimator)
+        other.__dict__.update(self.__dict__)
+        other._evidence = self._evidence.copy()
+        other._grid = self._grid.copy()
+        other._drift = self._drift.copy()
+        other._warm_line = self._warm_line.copy()
+        other._cold_line = self._cold_line.copy()
+        return other
+
+    def _shift(self, absence: np.ndarray) -> np.ndarray:
+        """Logit shift of own evidence after that many steps."""
+        drift = float(np.clip(self._drift.value[0], -_LARGEST_DRIFT, _LARGEST_DRIFT))
+        return np.clip(drift * np.minimum(absence, _LARGEST_ABSENCE), -_LARGEST_SHIFT, _LARGEST_SHIFT)
+
+    def _design(self, features: PoolFeatures) -> PopulationDesign:
+        def components() -> np.ndarray:
+            embeddings = features.embeddings
+            if embeddings is None or self._components == 0:
+                return np.zeros((features.size, 0), dtype=np.float32)
+            key = digest(embeddings)
+            return self._component_scores.get(key, lambda: principal_components(embeddings, self._components))
+
+        key = (features.version, features.size)
+        return self._designs.get(key, lambda: build_design(features, components()))
+
+    def _population_logit(self, design: PopulationDesign, size: int, step: int) -> np.ndarray:
+        last_step = self._evidence.last_step(size)
+        prompt = newest_rows(last_step)
+        if not len(prompt):
+            return design.prior_logit
+        successes, trials = (column[prompt] for column in self._evidence.under(_FASTEST, size))
+        absence = np.maximum(step - last_step[prompt], 0)
+        row_age = np.sort(absence)[min(len(absence), _ROWS_FOR_HALF_LIFE) - 1]
+        half_life = max(_SMALLEST_HALF_LIFE, float(row_age))
+        kappa = self._grid.cold
+        rows = PopulationRows(
+            prompt=prompt,
+            rate=successes / trials,
+            weight=trials * (1.0 + kappa) / (kappa + trials) * 0.5 ** (absence / half_life),
+            offset=-self._shift(absence),
+        )
+        return fit_population(design, rows)
+
+    def _forecast(self, batch: OutcomeBatch) -> Forecast:
+        successes, trials, last_step = self._evidence.of(batch.prompt)
+        warm = last_step >= 0
+        absence = np.where(warm, np.maximum(batch.step - last_step, 0), 0)
+        population = np.where(np.isnan(batch.population), self._successes / self._trials, batch.population)
+        population = np.clip(population, _MARGIN, 1.0 - _MARGIN)
+        return Forecast(batch, population, successes, trials, warm, absence, self._shift(absence))
+
+    def _learn_drift(self, kept: float, forecast: Forecast) -> None:
+        revisited = forecast.take(forecast.absence > 0)
+        before = revisited.posterior(*self._grid.warm)
+        share = effective_share(before.concentration, revisited.batch.trials)
+        absence = np.minimum(revisited.absence, _LARGEST_ABSENCE)
+        self._drift.update(
+            kept,
+            columns=(absence * before.own_share)[:, None],
+            offset=logit(before.mean),
+            successes=revisited.batch.successes * share,
+            trials=revisited.batch.trials * share,
+        )
+
+    def _learn_lines(self, kept: float, forecast: Forecast) -> None:
+        warm, cold = forecast.take(forecast.warm), forecast.take(~forecast.warm)
+        before = warm.posterior(*self._grid.warm)
+        _learn_line(self._warm_line, kept, warm, before.moved(warm.shift), before.concentration)
+        concentration = np.full(len(cold.population), self._grid.cold)
+        _learn_line(self._cold_line, kept, cold, logit(cold.population), concentration)
+
+
+def _learn_line(
+    line: DiscountedNewton, kept: float, forecast: Forecast, logits: np.ndarray, concentration: np.ndarray
+) -> None:
+    share = effective_share(concentration, forecast.batch.trials)
+    line.update(
+        kept,
+        columns=np.stack([np.ones_like(logits), logits], axis=1),
+        offset=np.zeros_like(logits),
+        successes=forecast.batch.successes * share,
+        trials=forecast.batch.trials * share,
+    )
+
+
+def _identity_line() -> DiscountedNewton:
+    return DiscountedNewton(np.array([0.0, 1.0]), np.full(2, _LINE_PRECISION))
+

@@ -1,0 +1,48 @@
+"""Few-parameter logistic regressions followed through time: the drift of the population, the final recalibration.
+
+Each batch's log likelihood is replaced by its quadratic expansion at the current parameters (one Newton step) and
+added to the discounted sum of those before it; a fixed quadratic penalty holds the parameters near their centre.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+
+
+class DiscountedNewton:
+    """Parameters theta (k,) of ``logit p = offset + columns theta``, as of the newest batch."""
+
+    def __init__(self, centre: np.ndarray, precision: np.ndarray) -> None:
+        """``centre`` (k,) is where theta starts and is pulled to, with the strengths ``precision`` (k,) in nats."""
+        self._centre = centre
+        self._precision = precision
+        self._information = np.zeros((len(centre), len(centre)))
+        self._pull = np.zeros(len(centre))
+
+    @property
+    def value(self) -> np.ndarray:
+        """Current theta, (k,)."""
+        return self._centre + np.linalg.solve(self._information + np.diag(self._precision), self._pull)
+
+    def update(
+        self,
+        kept: float,
+        columns: np.ndarray,
+        offset: np.ndarray,
+        successes: np.ndarray,
+        trials: np.ndarray,
+    ) -> None:
+        """Discount what is known by ``kept`` and add M observations: columns (M, k), the others (M,)."""
+        theta = self.value
+        rate = expit(offset + columns @ theta)
+        gradient = columns.T @ (successes - trials * rate)
+        information = (columns * (trials * rate * (1.0 - rate))[:, None]).T @ columns
+        self._information = kept * self._information + information
+        self._pull = kept * self._pull + information @ (theta - self._centre) + gradient
+
+    def copy(self) -> DiscountedNewton:
+        other = DiscountedNewton(self._centre, self._precision)
+        other._information = self._information.copy()
+        other._pull = self._pull.copy()
+        return other

@@ -1,0 +1,80 @@
+"""Own evidence of each prompt, forgotten slowly, in parallel for a grid of forgetting rates.
+
+A new visit first forgets, then adds: with n trials of evidence, ``n -> n / (1 + c n)`` and the successes likewise, as
+if the true rate's variance had grown by a fixed amount since the last visit. A sparsely visited prompt keeps nearly
+all it has, a constantly visited one settles near ``sqrt(trials per visit / c)`` trials.
+
+Evidence is held as of the prompt's newest visit: when a new visit comes, the older evidence's mean is first moved by
+the population's drift since (in logit space). A report of an earlier step than the newest visit enters weighted
+``1 / (1 + c n)``, as if it had come before that visit, and moves nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit, logit
+
+from selector.difficulty.growing import GrowingArray
+
+FORGETTING = np.geomspace(0.002, 0.3, 6)
+"""Grid of c, the variance growth per visit."""
+
+
+class OwnEvidence:
+    """Discounted successes and trials of each prompt under each forgetting rate of ``FORGETTING`` (C of them)."""
+
+    def __init__(self) -> None:
+        self._successes = GrowingArray(0.0, np.float64, (len(FORGETTING),))
+        self._trials = GrowingArray(0.0, np.float64, (len(FORGETTING),))
+        self._last_step = GrowingArray(-1, np.int64)
+
+    def last_step(self, count: int) -> np.ndarray:
+        """(count,) int64 newest visit of each of the first ``count`` prompts, -1 = never visited."""
+        return self._last_step.rows(count)
+
+    def under(self, rate: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Successes and trials, each (count,), under one forgetting rate, as of each prompt's newest visit."""
+        return self._successes.rows(count)[:, rate], self._trials.rows(count)[:, rate]
+
+    def reserve(self, rows: int) -> None:
+        """Hold at least this many prompts."""
+        for column in (self._successes, self._trials, self._last_step):
+            column.reserve(rows)
+
+    def of(self, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Successes (M, C), trials (M, C) and newest visit (M,) of these prompts, which must be held."""
+        return self._successes.data[prompt], self._trials.data[prompt], self._last_step.data[prompt]
+
+    def fold(
+        self, step: int, prompt: np.ndarray, successes: np.ndarray, trials: np.ndarray, drift: np.ndarray
+    ) -> None:
+        """Add one report, M prompts that must be held; ``drift`` (M,) is the logit shift since each one's last visit."""
+        held_successes, held_trials, last_step = self.of(prompt)
+        forgotten = 1.0 / (1.0 + FORGETTING * held_trials)
+        new = (step > last_step)[:, None]
+        late = (step < last_step)[:, None]
+        moved = np.where(new, _moved(held_successes, held_trials, drift[:, None]), held_successes)
+        kept = np.where(new, forgotten, 1.0)
+        entering = np.where(late, forgotten, 1.0)
+        self._successes.data[prompt] = kept * moved + entering * successes[:, None]
+        self._trials.data[prompt] = kept * held_trials + entering * trials[:, None]
+        self._last_step.data[prompt] = np.maximum(last_step, step)
+
+    def forget(self, prompts: np.ndarray) -> None:
+        """Drop all evidence of these prompts."""
+        for column in (self._successes, self._trials, self._last_step):
+            column.reset(prompts)
+
+    def copy(self) -> OwnEvidence:
+        other = OwnEvidence()
+        other._successes = self._successes.copy()
+        other._trials = self._trials.copy()
+        other._last_step = self._last_step.copy()
+        return other
+
+
+def _moved(successes: np.ndarray, trials: np.ndarray, drift: np.ndarray) -> np.ndarray:
+    """Successes after a shift of their rate by ``drift`` in logit space; half a success and failure keep it finite."""
+    rate = (successes + 0.5) / (trials + 1.0)
+    shifted = expit(logit(rate) + drift)
+    return np.clip(successes + (trials + 1.0) * (shifted - rate), 0.0, trials)

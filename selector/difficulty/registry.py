@@ -1,0 +1,45 @@
+"""Estimators by the names a run's configuration uses."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from selector.difficulty.adapter import Adapter
+from selector.difficulty.attention import AttentionEstimator
+from selector.difficulty.estimate import Estimator
+from selector.difficulty.fused import FusedEstimator
+from selector.difficulty.reference_set import ReferenceMode
+from selector.difficulty.tracker import TrackerEstimator
+
+ESTIMATORS = ("FUSED", "ATTENTION", "TRACKER")
+
+
+def make_estimator(
+    name: str,
+    *,
+    adapter: Adapter | None,
+    reference_mode: str,
+    reference_size: int,
+    tracker_decay: float,
+    embedding_components: int,
+) -> Estimator:
+    """A fresh estimator.
+
+    Args:
+        name: FUSED, ATTENTION or TRACKER.
+        adapter: ATTENTION only; None = untrained, layer norm only.
+        reference_mode: ATTENTION only; IN_BATCH, DEDICATED or NONE.
+        reference_size: ATTENTION only; K > 0, outside DEDICATED.
+        tracker_decay: TRACKER only; in (0, 1].
+        embedding_components: FUSED only; >= 0.
+
+    Raises:
+        ValueError: unknown name, or a value out of range.
+    """
+    if name == "FUSED":
+        return FusedEstimator(embedding_components)
+    if name == "ATTENTION":
+        return AttentionEstimator(adapter, reference_size, cast(ReferenceMode, reference_mode))
+    if name == "TRACKER":
+        return TrackerEstimator(tracker_decay)
+    raise ValueError(f"estimator name must be one of {', '.join(ESTIMATORS)}, got {name!r}")

@@ -1,0 +1,113 @@
+"""Keeps the estimate of a run up to date, and gives the last one when a new one takes too long.
+
+``current`` computes in the background and waits at most for its budget; a computation that was not waited for goes on
+and serves the next call. An estimate is a pure function of the folded evidence, the pool and the step, so a cached one
+is as good as a fresh one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from selector.difficulty.estimate import Estimate, PoolFeatures
+from selector.state import RunState
+
+_Key = tuple[int, int, int]
+
+# Before anything is known a success rate is uniform on [0, 1].
+_IGNORANT_STANDARD_ERROR = 12.0**-0.5
+_BASIS_NONE = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An estimate and whether it leaves out outcomes that had been acknowledged."""
+
+    estimate: Estimate
+    degraded: bool
+
+
+class EstimateKeeper:
+    """The estimates of one run; calls are serialised by the caller."""
+
+    def __init__(self, executor: Executor, clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds that never run backwards."""
+        self._executor = executor
+        self._clock = clock
+        self._key: _Key | None = None
+        self._estimate: Estimate | None = None
+        self._pending: tuple[_Key, Future[Estimate]] | None = None
+
+    def current(self, state: RunState, features: PoolFeatures, step: int, budget_s: float | None) -> Answer:
+        """The estimate for ``step`` with everything folded so far, or the last one when the budget runs out.
+
+        Args:
+            budget_s: seconds to wait; None = as long as it takes.
+        """
+        key = (state.evidence_version, features.version, step)
+        deadline = None if budget_s is None else self._clock() + budget_s
+        while True:
+            self._install_finished()
+            if self._key == key and self._estimate is not None:
+                return Answer(self._estimate, degraded=False)
+            if self._pending is None:
+                # The copy may be estimated from while later reports are folded into the original.
+                estimator = state.estimator.copy()
+                fresh = replace(features, signals=dict(state.signals))
+                self._pending = (key, self._executor.submit(estimator.estimate, fresh, step))
+            # An older computation that still runs is waited for first: dropping it for every newer one
+            # would mean that a slow estimate never arrives.
+            left = None if deadline is None else deadline - self._clock()
+            if not self._finished(self._pending[1], left):
+                return Answer(self._last(len(features.surface)), degraded=True)
+
+    def forget(self) -> None:
+        """Drop what was computed; the state has been rebuilt."""
+        self._key = self._estimate = self._pending = None
+
+    @staticmethod
+    def _finished(future: Future[Estimate], budget_s: float | None) -> bool:
+        wait([future], timeout=None if budget_s is None else max(budget_s, 0.0))
+        return future.done()
+
+    def _install_finished(self) -> None:
+        if self._pending is None or not self._pending[1].done():
+            return
+        key, future = self._pending
+        self._pending = None
+        self._key, self._estimate = key, future.result()
+
+    def _last(self, size: int) -> Estimate:
+        estimate = self._estimate
+        if estimate is None:
+            return ignorant(size)
+        missing = size - len(estimate.difficulty)
+        return estimate if missing == 0 else _padded(estimate, missing)
+
+
+def ignorant(size: int) -> Estimate:
+    """The estimate before any is ready: every success rate uniform on [0, 1]."""
+    return Estimate(
+        step=-1,
+        difficulty=np.full(size, 0.5),
+        standard_error=np.full(size, _IGNORANT_STANDARD_ERROR),
+        own_weight=np.zeros(size),
+        basis=np.full(size, _BASIS_NONE, dtype=np.uint8),
+        population=np.full(size, 0.5),
+    )
+
+
+def _padded(estimate: Estimate, missing: int) -> Estimate:
+    rest = ignorant(missing)
+    return Estimate(
+        step=estimate.step,
+        difficulty=np.concatenate([estimate.difficulty, rest.difficulty]),
+        standard_error=np.concatenate([estimate.standard_error, rest.standard_error]),
+        own_weight=np.concatenate([estimate.own_weight, rest.own_weight]),
+        basis=np.concatenate([estimate.basis, rest.basis]),
+        population=np.concatenate([estimate.population, rest.population]),
+    )

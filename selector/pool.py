@@ -1,0 +1,159 @@
+"""The prompts of a run: content and status as columns, in order of registration.
+
+A prompt's index is its place in the order of registration; it never changes, and noise, ties and storage refer to it.
+Content columns change only by registration; ``version`` then grows, so that what is derived from them can be cached.
+What happened to prompts at steps (selections, leases, outcomes) is not here but in ``selector.state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from selector.difficulty.estimate import PoolFeatures
+from selector.difficulty.surface import surface_features
+
+ACTIVE, RETIRED, INELIGIBLE = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One prompt as registered.
+
+    Attributes:
+        content_hash: (32 bytes) of everything that makes two registrations the same.
+        embedding_row: row in the run's embedding space, -1 = none.
+        prior_rate: another model's success rate, NaN = none.
+        prior_trials: its number of trials, 0 = none.
+    """
+
+    prompt_id: str
+    content_hash: bytes
+    text: str
+    embedding_row: int
+    domain: str
+    token_count: int
+    prior_rate: float
+    prior_trials: int
+    status: int
+    status_reason: str = ""
+
+
+class Pool:
+    """The prompts of one run."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.prompt_ids: list[str] = []
+        self.index: dict[str, int] = {}
+        self.content_hashes: list[bytes] = []
+        self.texts: list[str] = []
+        self.domain_names: list[str] = []
+        self.status = np.zeros(0, dtype=np.uint8)
+        self.status_reasons: list[str] = []
+        self.embedding_row = np.zeros(0, dtype=np.int64)
+        self.token_count = np.zeros(0, dtype=np.int64)
+        self._domain = np.zeros(0, dtype=np.int32)
+        self._domain_codes: dict[str, int] = {}
+        self._prior_rate = np.zeros(0)
+        self._prior_trials = np.zeros(0)
+        self._surface = np.zeros((0, 9), dtype=np.float32)
+        self._features: PoolFeatures | None = None
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids)
+
+    def put(self, records: Sequence[PromptRecord]) -> None:
+        """Add prompts, or replace the content of those that exist; replaced prompts keep index and selections."""
+        if not records:
+            return
+        known = [r for r in records if r.prompt_id in self.index]
+        new = [r for r in records if r.prompt_id not in self.index]
+        self._grow(new)
+        surface = surface_features([r.text or None for r in [*new, *known]])
+        for record, row in zip([*new, *known], surface, strict=True):
+            at = self.index[record.prompt_id]
+            self.content_hashes[at] = record.content_hash
+            self.texts[at] = record.text
+            self.domain_names[at] = record.domain
+            self.status[at] = record.status
+            self.status_reasons[at] = record.status_reason
+            self.embedding_row[at] = record.embedding_row
+            self.token_count[at] = record.token_count
+            self._domain[at] = self._domain_code(record.domain)
+            self._prior_rate[at] = record.prior_rate
+            self._prior_trials[at] = record.prior_trials
+            self._surface[at] = row
+        self._touch()
+
+    def retire(self, prompts: np.ndarray) -> None:
+        """Take prompts out of selection."""
+        self.status[prompts] = RETIRED
+
+    def features(self, gather: Callable[[np.ndarray], np.ndarray] | None) -> PoolFeatures:
+        """Read-only columns for the estimators, without signals; the same object until the content changes.
+
+        Args:
+            gather: embedding rows (n,) -> vectors (n, w) float32; None when the run has no embeddings.
+        """
+        if self._features is None:
+            self._features = PoolFeatures(
+                version=self.version,
+                embeddings=None if gather is None else self._embeddings(gather),
+                surface=self._surface.copy(),
+                prior_rate=self._prior_rate.copy(),
+                prior_trials=self._prior_trials.copy(),
+                domain=self._domain.copy(),
+                signals={},
+            )
+        return self._features
+
+    def _embeddings(self, gather: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        present = self.embedding_row >= 0
+        vectors = gather(np.maximum(self.embedding_row, 0))
+        if not present.all():
+            vectors = np.where(present[:, None], vectors, np.float32(0))
+        return vectors
+
+    def active(self) -> np.ndarray:
+        """(N,) bool: can be selected."""
+        return self.status == ACTIVE
+
+    def domain_codes(self) -> np.ndarray:
+        """(N,) int32 code of each prompt's domain, -1 = none."""
+        return self._domain
+
+    def _grow(self, new: Sequence[PromptRecord]) -> None:
+        count = len(new)
+        if not count:
+            return
+        for record in new:
+            self.index[record.prompt_id] = len(self.prompt_ids)
+            self.prompt_ids.append(record.prompt_id)
+        self.content_hashes += [b""] * count
+        self.texts += [""] * count
+        self.domain_names += [""] * count
+        self.status_reasons += [""] * count
+        self.status = extended(self.status, count, 0)
+        self.embedding_row = extended(self.embedding_row, count, -1)
+        self.token_count = extended(self.token_count, count, 0)
+        self._domain = extended(self._domain, count, -1)
+        self._prior_rate = extended(self._prior_rate, count, np.nan)
+        self._prior_trials = extended(self._prior_trials, count, 0.0)
+        self._surface = np.concatenate([self._surface, np.full((count, 9), np.nan, dtype=np.float32)])
+
+    def _domain_code(self, domain: str) -> int:
+        if not domain:
+            return -1
+        return self._domain_codes.setdefault(domain, len(self._domain_codes))
+
+    def _touch(self) -> None:
+        self.version += 1
+        self._features = None
+
+
+def extended(column: np.ndarray, count: int, fill: float) -> np.ndarray:
+    """The column with ``count`` more entries."""
+    return np.concatenate([column, np.full(count, fill, dtype=column.dtype)])

@@ -1,0 +1,158 @@
+"""From prompts as sent to prompt records: content hashes, embeddings, eligibility.
+
+Embedding may take minutes, so it happens before the run is touched and outside of its lock. It is kept by content hash:
+a registration that is repeated, after a crash say, goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from selector.config import RunConfig
+from selector.embedding.embedder import Embedder
+from selector.embedding.errors import EmbeddingCancelled, EmbeddingStorageError, InvalidEmbeddingError
+from selector.errors import FieldViolation, ServiceError, invalid
+from selector.pool import ACTIVE, INELIGIBLE, PromptRecord
+from selector.requests import PromptSpec
+from selector.v1.reasons import Reason
+
+
+class Registration:
+    """Prompts of one request, ready to be put into a run.
+
+    Attributes:
+        records: distinct prompts, in order.
+        space: embedding space of their rows, empty when none has an embedding.
+        width: of that space.
+    """
+
+    def __init__(self, records: list[PromptRecord], space: str, width: int) -> None:
+        self.records = records
+        self.space = space
+        self.width = width
+
+
+def prepare(
+    config: RunConfig,
+    run_space: str,
+    specs: Sequence[PromptSpec],
+    embedder: Embedder,
+    cancelled: Callable[[], bool],
+) -> Registration:
+    """Embed what needs it and build the records.
+
+    Args:
+        run_space: embedding space the run is in already, empty = none yet.
+
+    Raises:
+        ServiceError: DUPLICATE_PROMPT, EMBEDDING_MISMATCH, NO_ENCODER, INVALID_FIELD, STORAGE_FAILED.
+    """
+    specs = _distinct(specs)
+    ready = [i for i, spec in enumerate(specs) if spec.embedding is not None]
+    texts = [i for i, spec in enumerate(specs) if spec.embedding is None]
+    rows = np.full(len(specs), -1, dtype=np.int64)
+    space, width = "", 0
+    try:
+        if ready:
+            vectors = _stacked(specs, ready)
+            if texts:
+                raise invalid(
+                    f"prompts[{texts[0]}].embedding",
+                    "missing, while other prompts of the request have one",
+                    Reason.EMBEDDING_MISMATCH,
+                )
+            client = embedder.client_space(vectors.shape[1])
+            space, width = client.key, client.width
+            _check_space(run_space, space)
+            rows[ready] = embedder.keep(vectors)
+        elif texts and embedder.encoder is not None and embedder.space is not None:
+            space, width = embedder.space.key, embedder.space.width
+            _check_space(run_space, space)
+            rows[texts] = embedder.embed([specs[i].text for i in texts], cancelled=cancelled)
+        elif texts and (config.estimator.name == "ATTENTION" or run_space):
+            raise ServiceError(
+                Reason.NO_ENCODER,
+                "prompts[].text: the service runs without an encoder and this run needs embeddings; "
+                "send embeddings or start the service with one",
+                violations=[FieldViolation("prompts[].embedding", "expected an embedding; got none")],
+            )
+    except EmbeddingStorageError as error:
+        raise ServiceError(Reason.STORAGE_FAILED, f"{error}; nothing was registered", retry_after_s=1.0) from error
+    except InvalidEmbeddingError as error:
+        raise invalid("prompts[].embedding", str(error)) from error
+    except EmbeddingCancelled as error:
+        raise ServiceError(
+            Reason.DEADLINE_EXCEEDED, "the call ended while texts were embedded; repeat it to go on"
+        ) from error
+    records = [_record(config, spec, int(row)) for spec, row in zip(specs, rows, strict=True)]
+    return Registration(records, space, width)
+
+
+def content_hash(spec: PromptSpec) -> bytes:
+    """(32 bytes) of everything that makes two registrations of a prompt the same."""
+    digest = hashlib.sha256()
+    embedding = b"" if spec.embedding is None else spec.embedding.astype("<f4").tobytes()
+    prior = "" if np.isnan(spec.prior_rate) else f"{spec.prior_rate!r}/{spec.prior_trials}"
+    for part in (spec.text.encode(), embedding, spec.domain.encode(), str(spec.token_count).encode(), prior.encode()):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _distinct(specs: Sequence[PromptSpec]) -> list[PromptSpec]:
+    """One spec per id; the same id may be sent twice only with the same content."""
+    seen: dict[str, tuple[int, bytes]] = {}
+    kept = []
+    for i, spec in enumerate(specs):
+        content = content_hash(spec)
+        earlier = seen.setdefault(spec.prompt_id, (i, content))
+        if earlier[0] == i:
+            kept.append(spec)
+        elif earlier[1] != content:
+            raise invalid(
+                f"prompts[{i}].prompt_id",
+                f"{spec.prompt_id!r} is also at prompts[{earlier[0]}] with other content",
+                Reason.DUPLICATE_PROMPT,
+            )
+    return kept
+
+
+def _stacked(specs: Sequence[PromptSpec], ready: Sequence[int]) -> np.ndarray:
+    vectors = [specs[i].embedding for i in ready]
+    width = len(vectors[0])  # type: ignore[arg-type]
+    for i, vector in zip(ready, vectors, strict=True):
+        if vector is None or len(vector) != width:
+            got = 0 if vector is None else len(vector)
+            raise invalid(f"prompts[{i}].embedding", f"expected width {width}; got {got}", Reason.EMBEDDING_MISMATCH)
+        if not np.isfinite(vector).all():
+            raise invalid(f"prompts[{i}].embedding", "expected finite numbers; got NaN or infinity")
+    return np.stack(vectors)  # type: ignore[arg-type]
+
+
+def _check_space(run_space: str, space: str) -> None:
+    if run_space and run_space != space:
+        raise invalid(
+            "prompts[].embedding",
+            f"the run's embeddings are in space {run_space!r}; got {space!r}",
+            Reason.EMBEDDING_MISMATCH,
+        )
+
+
+def _record(config: RunConfig, spec: PromptSpec, row: int) -> PromptRecord:
+    limit = config.max_prompt_tokens
+    too_long = limit > 0 and spec.token_count > limit
+    return PromptRecord(
+        prompt_id=spec.prompt_id,
+        content_hash=content_hash(spec),
+        text=spec.text,
+        embedding_row=row,
+        domain=spec.domain,
+        token_count=spec.token_count,
+        prior_rate=spec.prior_rate,
+        prior_trials=spec.prior_trials,
+        status=INELIGIBLE if too_long else ACTIVE,
+        status_reason=f"token_count {spec.token_count} > max_prompt_tokens {limit}" if too_long else "",
+    )

@@ -1,0 +1,249 @@
+"""Where groups, samples and pushes are kept on disk: one LMDB environment for all runs.
+
+Every change is one transaction, flushed to disk before it returns: what was written is there after a crash, and what
+was not finished has left no trace. A write that fails (disk full, map full, I/O error) raises ``StorageFailed`` and
+changes nothing. LMDB admits one writing transaction at a time, whichever thread it comes from; readers never wait.
+
+Deleting frees pages for later writes; the file does not shrink. The environment must not be used across a fork of the
+process.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from selector.replay.errors import StorageFailed
+from selector.replay.history import Mark, PushEvent, SampleEvent
+from selector.replay.records import (
+    RunMeta,
+    decode_groups,
+    decode_mark,
+    decode_meta,
+    decode_push,
+    decode_sample,
+    encode_groups,
+    encode_mark,
+    encode_meta,
+    encode_push,
+    encode_sample,
+    key,
+    run_prefix,
+)
+
+# Address space only; the file grows with what is stored.
+DEFAULT_MAP_BYTES = 256 << 30
+_FORMAT = b"1"
+_TABLES = ("meta", "groups", "payloads", "samples", "pushes", "marks")
+# Payload bytes copied by one transaction of a fork: LMDB holds what a transaction writes in memory.
+_COPY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """Everything of a run but its payloads and samples, in order of the log."""
+
+    meta: RunMeta
+    rows: np.ndarray
+    identities: Mapping[int, tuple[str, str]]
+    marks: tuple[Mark, ...]
+    pushes: tuple[PushEvent, ...]
+
+
+class ReplayStore:
+    """The environment.
+
+    Raises:
+        StorageFailed: it cannot be opened, or was written in another format.
+    """
+
+    def __init__(self, path: Path, map_bytes: int = DEFAULT_MAP_BYTES) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=len(_TABLES) + 1, max_readers=1024)
+            self._tables = {name: self._env.open_db(name.encode()) for name in _TABLES}
+            with self._env.begin(write=True) as txn:
+                found = txn.get(b"format") or _FORMAT
+                if not txn.get(b"format"):
+                    txn.put(b"format", _FORMAT)
+        except (lmdb.Error, OSError) as error:
+            raise StorageFailed(f"replay store {path} cannot be opened: {error}") from error
+        if found != _FORMAT:
+            self._env.close()
+            raise StorageFailed(f"replay store {path} has format {found.decode()}; expected {_FORMAT.decode()}")
+
+    def close(self) -> None:
+        """Close the environment; no run may be used afterwards."""
+        self._env.close()
+
+    def file_bytes(self) -> int:
+        """Bytes of the file that are or once were in use."""
+        return int(self._env.info()["last_pgno"] + 1) * int(self._env.stat()["psize"])
+
+    def backup(self, path: Path) -> None:
+        """A compact, consistent copy in a directory that is empty or new; writing goes on meanwhile."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._env.copy(str(path), compact=True)
+        except (lmdb.Error, OSError) as error:
+            raise StorageFailed(f"replay store cannot be copied to {path}: {error}") from error
+
+    def runs(self) -> list[int]:
+        """Ids of the runs that are there, ascending."""
+        with self._env.begin(db=self._tables["meta"]) as txn:
+            return [struct.unpack(">Q", stored)[0] for stored in txn.cursor().iternext(keys=True, values=False)]
+
+    def load(self, run: int) -> StoredRun | None:
+        """A run as last written; None if it is not there."""
+        with self._env.begin() as txn:
+            meta = txn.get(run_prefix(run), db=self._tables["meta"])
+            if meta is None:
+                return None
+            rows, identities = decode_groups(list(self._entries(txn, "groups", run)))
+            marks = tuple(decode_mark(value) for value in self._entries(txn, "marks", run))
+            pushes = tuple(decode_push(value) for value in self._entries(txn, "pushes", run))
+        return StoredRun(decode_meta(meta), rows, identities, marks, pushes)
+
+    def sample(self, run: int, step: int) -> SampleEvent | None:
+        """The sample recorded for a step."""
+        with self._env.begin(db=self._tables["samples"]) as txn:
+            value = txn.get(key(run, step))
+        return None if value is None else decode_sample(value)
+
+    def samples(self, run: int) -> Iterator[SampleEvent]:
+        """All recorded samples of a run, by step."""
+        with self._env.begin() as txn:
+            for value in self._entries(txn, "samples", run):
+                yield decode_sample(value)
+
+    def payloads(self, run: int, positions: Sequence[int]) -> list[bytes | None]:
+        """Payloads at these positions, as stored; None where there is none."""
+        with self._env.begin(db=self._tables["payloads"]) as txn:
+            return [txn.get(key(run, position)) for position in positions]
+
+    @contextmanager
+    def write(self, run: int) -> Iterator[RunWriter]:
+        """One durable transaction on a run: everything or, when anything raises, nothing.
+
+        Raises:
+            StorageFailed: the transaction could not be written.
+        """
+        try:
+            with self._env.begin(write=True) as txn:
+                yield RunWriter(txn, self._tables, run)
+        except lmdb.MapFullError as error:
+            size = self._env.info()["map_size"]
+            raise StorageFailed(f"the replay store is full: its map size is {size} bytes") from error
+        except lmdb.Error as error:
+            raise StorageFailed(f"the replay store could not be written: {error}") from error
+
+    def drop_run(self, run: int) -> None:
+        """Delete everything of a run; nothing if it is not there."""
+        with self.write(run) as writer:
+            writer.clear()
+
+    def copy_payloads(self, source: int, target: int, positions: Sequence[int]) -> None:
+        """Copy payloads of one run to another, in several transactions; the target is not there until it has meta."""
+        remaining = list(positions)
+        while remaining:
+            size = 0
+            with self.write(target) as writer:
+                while remaining and size < _COPY_BYTES:
+                    size += writer.copy_payload(source, remaining.pop())
+
+    def _entries(self, txn: lmdb.Transaction, table: str, run: int) -> Iterator[bytes]:
+        prefix = run_prefix(run)
+        cursor = txn.cursor(db=self._tables[table])
+        if not cursor.set_range(prefix):
+            return
+        for stored, value in cursor.iternext():
+            if not bytes(stored).startswith(prefix):
+                return
+            yield bytes(value)
+
+
+class RunWriter:
+    """What can be written of a run within one transaction."""
+
+    def __init__(self, txn: lmdb.Transaction, tables: Mapping[str, Any], run: int) -> None:
+        self._txn = txn
+        self._tables = tables
+        self._run = run
+
+    def meta(self, meta: RunMeta) -> None:
+        """Replace the run's counters."""
+        self._txn.put(run_prefix(self._run), encode_meta(meta), db=self._tables["meta"])
+
+    def groups(self, rows: np.ndarray, identities: Mapping[int, tuple[str, str]]) -> None:
+        """Add or replace records of groups."""
+        for position, value in zip(rows["position"].tolist(), encode_groups(rows, identities), strict=True):
+            self._put("groups", position, value)
+
+    def payload(self, position: int, payload: bytes) -> None:
+        """Add a payload."""
+        self._put("payloads", position, payload)
+
+    def copy_payload(self, source: int, position: int) -> int:
+        """Add a payload of another run at the same position; its size."""
+        payload = self._txn.get(key(source, position), db=self._tables["payloads"])
+        if payload is None:
+            return 0
+        self._put("payloads", position, bytes(payload))
+        return len(payload)
+
+    def forget_groups(self, positions: Iterable[int]) -> None:
+        """Delete records and payloads of groups."""
+        for position in positions:
+            self._delete("groups", position)
+            self._delete("payloads", position)
+
+    def push(self, event: PushEvent) -> None:
+        """Add or replace a push."""
+        self._put("pushes", event.position, encode_push(event))
+
+    def forget_pushes(self, events: Iterable[PushEvent]) -> None:
+        """Delete pushes."""
+        for event in events:
+            self._delete("pushes", event.position)
+
+    def sample(self, event: SampleEvent) -> None:
+        """Record a sample."""
+        self._put("samples", event.step, encode_sample(event))
+
+    def forget_samples(self, from_step: int) -> None:
+        """Delete the samples of this step and later ones."""
+        self._delete_range("samples", key(self._run, from_step))
+
+    def marks(self, marks: Iterable[Mark]) -> None:
+        """Add or replace marks."""
+        for mark in marks:
+            self._put("marks", mark.step, encode_mark(mark))
+
+    def forget_marks(self, from_step: int) -> None:
+        """Delete the marks of this step and later ones."""
+        self._delete_range("marks", key(self._run, from_step))
+
+    def clear(self) -> None:
+        """Delete everything of the run."""
+        for table in _TABLES:
+            self._delete_range(table, run_prefix(self._run))
+
+    def _put(self, table: str, number: int, value: bytes) -> None:
+        self._txn.put(key(self._run, number), value, db=self._tables[table])
+
+    def _delete(self, table: str, number: int) -> None:
+        self._txn.delete(key(self._run, number), db=self._tables[table])
+
+    def _delete_range(self, table: str, first: bytes) -> None:
+        prefix = run_prefix(self._run)
+        cursor = self._txn.cursor(db=self._tables[table])
+        found = cursor.set_range(first)
+        while found and bytes(cursor.key()).startswith(prefix):
+            found = cursor.delete()

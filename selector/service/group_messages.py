@@ -1,0 +1,31 @@
+"""Rollout groups between the protocol and the domain. The payload stays what was received: the group's own message."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from selector.replay.group import ColumnLayout, GroupColumns
+from selector.service.config_messages import sampling_from
+from selector.v1 import replay_service_pb2 as pb
+
+
+def group_columns(group: pb.RolloutGroup) -> GroupColumns:
+    """A pushed group, to be validated; field paths are within the group."""
+    return GroupColumns(
+        prompt_id=group.prompt_id,
+        group_id=group.group_id,
+        policy_version=group.policy_version,
+        sampling=sampling_from(group.sampling, "sampling") if group.HasField("sampling") else None,
+        lengths=np.array(group.lengths, dtype=np.int64),
+        rewards=np.array(group.rewards, dtype=np.float64),
+        outcomes=np.array(group.outcomes, dtype=np.float64),
+        statuses=np.array(group.statuses, dtype=np.int64),
+        prompt_token_ids=group.prompt_token_ids,
+        response_token_ids=group.response_token_ids,
+        behavior_log_probs=group.behavior_log_probs,
+        loss_mask=group.loss_mask,
+        columns=tuple(
+            ColumnLayout(column.name, column.dtype, tuple(column.shape), len(column.data), tuple(column.lengths))
+            for column in group.columns
+        ),
+    )

@@ -1,0 +1,53 @@
+"""Limits that keep one caller from using up the server; each is answered with RESOURCE_EXHAUSTED and its value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from selector.errors import ServiceError
+from selector.requests import PromptSpec
+from selector.runs import Runs
+from selector.v1.reasons import Reason
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the server.
+
+    Attributes:
+        max_runs: runs in the state directory.
+        max_prompts: prompts of one run.
+        max_stream_bytes: content of one client stream.
+        max_message_bytes: one message.
+    """
+
+    max_runs: int = 1000
+    max_prompts: int = 10_000_000
+    max_stream_bytes: int = 4 * 2**30
+    max_message_bytes: int = 64 * 2**20
+
+    def check_runs(self, run_id: str, runs: Runs) -> None:
+        """One more run fits, if this one is new."""
+        existing = {run.row.run_id for run in runs.all()}
+        if run_id not in existing and len(existing) >= self.max_runs:
+            raise _exceeded("max_runs", self.max_runs, "delete runs that are done")
+
+    def check_prompts(self, registered: int, specs: Sequence[PromptSpec]) -> None:
+        """The prompts fit into the run."""
+        if registered + len(specs) > self.max_prompts:
+            raise _exceeded("max_prompts", self.max_prompts, f"{registered} are registered, {len(specs)} were sent")
+
+    def check_stream(self, received: int) -> None:
+        """A client stream has not grown too large."""
+        if received > self.max_stream_bytes:
+            raise _exceeded("max_stream_bytes", self.max_stream_bytes, "send several streams")
+
+
+def _exceeded(name: str, limit: int, hint: str) -> ServiceError:
+    return ServiceError(
+        Reason.QUOTA_EXCEEDED,
+        f"the server's limit {name}={limit} is reached; {hint}",
+        metadata={"limit": name, "value": str(limit)},
+        retry_after_s=60.0,
+    )

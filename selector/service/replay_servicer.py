@@ -1,0 +1,241 @@
+"""ReplayService: takes groups in, gives groups out; the payload is stored as it came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
+
+import grpc
+
+from selector.errors import FieldViolation, ServiceError, invalid
+from selector.replay.errors import GroupRefused
+from selector.replay.group import CheckedGroup, validate_group
+from selector.replay.plans import Refusal, SampleOrder, SampleRequest
+from selector.replay.replay_run import PushResult, Sample
+from selector.run import Run
+from selector.runs import Runs
+from selector.service import checks
+from selector.service.group_messages import group_columns
+from selector.service.lanes import Lanes
+from selector.service.limits import Limits
+from selector.service.rpc import RpcObserver, streaming, unary
+from selector.v1 import replay_service_pb2 as pb
+from selector.v1 import replay_service_pb2_grpc as pb_grpc
+from selector.v1 import selector_service_pb2
+from selector.v1.reasons import Reason
+
+_FRAME_BYTES = 2**20
+_MOST_SAMPLED = 1_000_000
+_LISTED = 10
+
+_ORDERS = {
+    pb.SAMPLE_ORDER_UNSPECIFIED: SampleOrder.UNIFORM,
+    pb.SAMPLE_ORDER_UNIFORM: SampleOrder.UNIFORM,
+    pb.SAMPLE_ORDER_NEWEST: SampleOrder.NEWEST,
+}
+
+
+class ReplayServicer(pb_grpc.ReplayServiceServicer):
+    """See ``proto/selector/v1/replay_service.proto``."""
+
+    def __init__(
+        self, runs: Runs, lanes: Lanes, limits: Limits, observer: RpcObserver, monotonic: Callable[[], float]
+    ) -> None:
+        self._runs = runs
+        self._lanes = lanes
+        self._limits = limits
+        self.observer = observer
+        self.monotonic = monotonic
+
+    @unary
+    async def PushRollouts(
+        self, request: AsyncIterator[pb.PushRolloutsRequest], context: grpc.aio.ServicerContext
+    ) -> pb.PushRolloutsResponse:
+        first: pb.PushRolloutsRequest | None = None
+        received = 0
+        push = _Push()
+        async for message in request:
+            if first is None:
+                first = message
+                run = self._runs.get(checks.run_id(first.run_id))
+                step = checks.step(first.step)
+            elif message.run_id not in ("", first.run_id):
+                raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
+            received += message.ByteSize()
+            self._limits.check_stream(received)
+            await self._lanes.off_loop(partial(push.check, run, step, list(message.groups)))
+        if first is None:
+            raise invalid("run_id", "expected at least one message; got an empty stream")
+        run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id
+        checks.at_most_bytes(request_id, 256, "request_id")
+
+        def store() -> PushResult:
+            current = self._runs.get(run_id)
+            current.reconcile()
+            current.refused_groups.update(refusal.reason.name for _, refusal in push.refused)
+            if push.refused and not skip_refused:
+                raise push.refusal()
+            return current.replay.push(push.groups, step, request_id, skip_refused=skip_refused)
+
+        result = await self._lanes.run(run_id, store, context)
+        self._lanes.announce(run_id)
+        return _push_message(push, result)
+
+    @streaming
+    async def SampleRollouts(
+        self, request: pb.SampleRolloutsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SampleRolloutsResponse]:
+        run_id = checks.run_id(request.run_id)
+        asked, part = _sample_request(request)
+        if request.wait:
+            await self._wait(run_id, asked, context)
+
+        def draw() -> Sample:
+            run = self._runs.get(run_id)
+            run.reconcile()
+            return run.replay.sample(asked, part)
+
+        sample = await self._lanes.run(run_id, draw, context)
+        frame, size = pb.SampleRolloutsResponse(), 0
+        for sampled in sample.groups:
+            if frame.groups and size + len(sampled.payload) > _FRAME_BYTES:
+                yield frame
+                frame, size = pb.SampleRolloutsResponse(), 0
+            added = frame.groups.add(
+                age_steps=sampled.age_steps,
+                times_sampled=sampled.times_sampled,
+                probability=sampled.probability,
+            )
+            added.group.ParseFromString(sampled.payload)
+            added.group.group_id = sampled.group_id
+            size += len(sampled.payload)
+        index, count = part
+        frame.shortfall = sample.shortfall // count + (index < sample.shortfall % count)
+        if frame.shortfall:
+            frame.shortfall_reason = selector_service_pb2.SHORTFALL_REASON_BUFFER_TOO_SMALL
+        frame.eligible_groups = sample.eligible
+        frame.last = True
+        yield frame
+
+    async def _wait(self, run_id: str, asked: SampleRequest, context: grpc.aio.ServicerContext) -> None:
+        """Wait until enough groups are eligible; nothing is consumed by waiting."""
+
+        def enough() -> bool:
+            replay = self._runs.get(run_id).replay
+            return replay.answered(asked.step) or replay.eligible_count(asked) >= asked.count
+
+        while True:
+            change = self._lanes.change(run_id)
+            if await self._lanes.run(run_id, enough, context):
+                return
+            left = context.time_remaining()
+            if left is None:
+                raise invalid("wait", "needs a deadline", Reason.CONTRADICTORY_FIELDS)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(change.wait(), timeout=max(left, 0.0))
+            left = context.time_remaining()
+            if left is not None and left <= 0:
+                raise ServiceError(
+                    Reason.DEADLINE_EXCEEDED,
+                    f"fewer than {asked.count} groups became eligible before the deadline; nothing was consumed",
+                )
+
+
+class _Push:
+    """The groups of one stream: those that are sound, and those that are not."""
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[CheckedGroup, bytes]] = []
+        # Position in the stream of each sound group.
+        self.positions: list[int] = []
+        self.refused: list[tuple[pb.RolloutGroup, GroupRefused]] = []
+        self._seen = 0
+
+    def check(self, run: Run, step: int, groups: list[pb.RolloutGroup]) -> None:
+        """Check the groups of one message."""
+        for group in groups:
+            position = self._seen
+            self._seen += 1
+            try:
+                checked = _checked(run, step, group)
+            except GroupRefused as refusal:
+                self.refused.append((group, GroupRefused(refusal.reason, refusal.field, refusal.description, position)))
+            except ServiceError as error:
+                violation = error.violations[0]
+                self.refused.append(
+                    (group, GroupRefused(error.reason, violation.field, violation.description, position))
+                )
+            else:
+                self.groups.append((checked, group.SerializeToString()))
+                self.positions.append(position)
+
+    def refusal(self) -> ServiceError:
+        """The error that names every group that is not sound, up to ten."""
+        first = self.refused[0][1]
+        violations: list[FieldViolation] = []
+        for _, refusal in self.refused[:_LISTED]:
+            violations += refusal.violations
+        more = f" (and {len(self.refused) - 1} more groups)" if len(self.refused) > 1 else ""
+        prompt_id = self.refused[0][0].prompt_id
+        return ServiceError(
+            first.reason,
+            f"{first.message} (prompt {prompt_id!r}){more}; nothing was stored",
+            violations=violations,
+            metadata={"refused": str(len(self.refused))},
+        )
+
+
+def _checked(run: Run, step: int, group: pb.RolloutGroup) -> CheckedGroup:
+    checked = validate_group(group_columns(group), run.group_rules)
+    if group.prompt_id not in run.pool.index:
+        raise GroupRefused(Reason.UNKNOWN_PROMPT, "prompt_id", f"unknown prompt {group.prompt_id!r}")
+    if group.policy_version > step:
+        raise GroupRefused(
+            Reason.INVALID_FIELD, "policy_version", f"expected <= the push's step {step}; got {group.policy_version}"
+        )
+    return checked
+
+
+def _push_message(push: _Push, result: PushResult) -> pb.PushRolloutsResponse:
+    answer = pb.PushRolloutsResponse(
+        stored=result.stored,
+        uninformative=result.uninformative,
+        unchanged=result.unchanged,
+        outdated=result.outdated + result.too_old,
+        evicted=result.evicted,
+        already_applied=result.already_applied,
+    )
+    refused: list[tuple[int, GroupRefused | Refusal, str, str]] = [
+        (refusal.index, refusal, group.prompt_id, group.group_id) for group, refusal in push.refused
+    ]
+    for late in result.refused:
+        checked = push.groups[late.index][0]
+        refused.append((push.positions[late.index], late, checked.prompt_id, checked.group_id))
+    for position, refusal, prompt_id, group_id in sorted(refused, key=lambda entry: entry[0]):
+        answer.refused.add(
+            index=position,
+            prompt_id=prompt_id,
+            group_id=group_id,
+            reason=refusal.reason.name,
+            field=refusal.field,
+            description=refusal.description,
+        )
+    return answer
+
+
+def _sample_request(request: pb.SampleRolloutsRequest) -> tuple[SampleRequest, tuple[int, int]]:
+    order = checks.choice(request, "order")
+    part = checks.shard(request)
+    for i, prompt_id in enumerate(request.exclude_prompt_ids):
+        checks.identifier(prompt_id, f"exclude_prompt_ids[{i}]")
+    asked = SampleRequest(
+        step=checks.step(request.step),
+        count=checks.between(request.count, 1, _MOST_SAMPLED, "count"),
+        order=_ORDERS[order],  # type: ignore[index]
+        min_age_steps=checks.between(request.min_age_steps, 0, 2**31 - 1, "min_age_steps"),
+        exclude=frozenset(request.exclude_prompt_ids),
+        informative_only=request.informative_only,
+    )
+    return asked, part

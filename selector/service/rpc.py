@@ -1,0 +1,101 @@
+"""What every RPC method shares: errors become statuses, and calls are counted and timed."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import grpc
+
+from selector.errors import ServiceError
+from selector.service.status import message_of, status_code, trailing_metadata
+from selector.v1.reasons import Reason
+
+_log = logging.getLogger("selector.service")
+
+
+class RpcObserver(Protocol):
+    """Counts and times calls."""
+
+    def observe_rpc(self, method: str, code: str, seconds: float) -> None:
+        """A call has ended."""
+
+    def in_flight(self, method: str) -> AbstractContextManager[None]:
+        """Counts a call as being answered for as long as the context lasts."""
+
+
+class Servicer(Protocol):
+    """What the decorators need of a servicer."""
+
+    observer: RpcObserver
+    monotonic: Callable[[], float]
+
+
+_Unary = TypeVar("_Unary", bound=Callable[..., Awaitable[Any]])
+_Stream = TypeVar("_Stream", bound=Callable[..., AsyncIterator[Any]])
+
+
+def unary(method: _Unary) -> _Unary:
+    """Wrap a method that answers one message."""
+
+    @functools.wraps(method)
+    async def wrapped(self: Servicer, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        async with _Call(self, method.__name__, context) as call:
+            try:
+                return await method(self, request, context)
+            except Exception as error:
+                await call.abort(error)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def streaming(method: _Stream) -> _Stream:
+    """Wrap a method that answers a stream."""
+
+    @functools.wraps(method)
+    async def wrapped(self: Servicer, request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async with _Call(self, method.__name__, context) as call:
+            try:
+                async for message in method(self, request, context):
+                    yield message
+            except Exception as error:
+                await call.abort(error)
+
+    return wrapped  # type: ignore[return-value]
+
+
+class _Call:
+    """One call, from its beginning to its status."""
+
+    def __init__(self, servicer: Servicer, method: str, context: grpc.aio.ServicerContext) -> None:
+        self._servicer = servicer
+        self._method = method
+        self._context = context
+        self._code = "OK"
+
+    async def __aenter__(self) -> _Call:
+        self._in_flight = self._servicer.observer.in_flight(self._method)
+        self._in_flight.__enter__()
+        self._began = self._servicer.monotonic()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._code == "OK":
+            self._code = "CANCELLED" if issubclass(kind, asyncio.CancelledError | GeneratorExit) else "INTERNAL"
+        self._in_flight.__exit__(None, None, None)
+        elapsed = self._servicer.monotonic() - self._began
+        self._servicer.observer.observe_rpc(self._method, self._code, elapsed)
+
+    async def abort(self, error: Exception) -> NoReturn:
+        """End the call with the error's status."""
+        if not isinstance(error, ServiceError):
+            _log.error("%s failed", self._method, exc_info=error)
+            error = ServiceError(Reason.INTERNAL, f"{self._method} failed; the server's log has the details")
+        code = status_code(error)
+        self._code = code.name
+        await self._context.abort(code, message_of(error), trailing_metadata(error))
+        raise AssertionError("abort returns")

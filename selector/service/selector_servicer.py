@@ -1,0 +1,295 @@
+"""SelectorService: each method checks form, asks the domain in the run's lane, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+import grpc
+import numpy as np
+
+from selector.embedding.embedder import Embedder
+from selector.errors import invalid
+from selector.explain import explain, outcome_records, selection_records
+from selector.registration import prepare
+from selector.requests import PromptSpec
+from selector.run_metrics import run_metrics
+from selector.runs import Runs
+from selector.service import checks
+from selector.service.answers import batch_message, explanation_message, outcome_row, selection_row
+from selector.service.config_messages import explicit_config
+from selector.service.lanes import Lanes
+from selector.service.limits import Limits
+from selector.service.pages import page_key, page_position, page_token
+from selector.service.prompt_messages import prompt_spec
+from selector.service.quality_messages import quality_message
+from selector.service.rpc import RpcObserver, streaming, unary
+from selector.service.run_messages import run_message
+from selector.service.step_requests import report_request, select_request, training_request
+from selector.v1 import selector_service_pb2 as pb
+from selector.v1 import selector_service_pb2_grpc as pb_grpc
+from selector.v1.reasons import Reason
+
+_MOST_LISTED = 1000
+_MOST_PREDICTED = 100_000
+_MOST_EXPLAINED = 10_000
+_EXPORT_ROWS = 2000
+
+
+class SelectorServicer(pb_grpc.SelectorServiceServicer):
+    """See ``proto/selector/v1/selector_service.proto``."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        lanes: Lanes,
+        embedder: Embedder,
+        limits: Limits,
+        observer: RpcObserver,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._runs = runs
+        self._lanes = lanes
+        self._embedder = embedder
+        self._limits = limits
+        self.observer = observer
+        self.monotonic = monotonic
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    @unary
+    async def CreateRun(self, request: pb.CreateRunRequest, context: grpc.aio.ServicerContext) -> pb.CreateRunResponse:
+        run_id = checks.run_id(request.run_id)
+        explicit = explicit_config(request.config)
+        self._limits.check_runs(run_id, self._runs)
+        run, created = await self._lanes.run(run_id, lambda: self._runs.create(run_id, explicit), context)
+        warnings = []
+        if run.config.sampling is None:
+            warnings.append(
+                "the run has no sampling settings: any behaviour log-probs are accepted, whatever they were made with"
+            )
+        message = await self._lanes.run(run_id, lambda: run_message(run))
+        return pb.CreateRunResponse(run=message, created=created, warnings=warnings)
+
+    @unary
+    async def GetRun(self, request: pb.GetRunRequest, context: grpc.aio.ServicerContext) -> pb.GetRunResponse:
+        run_id = checks.run_id(request.run_id)
+        message = await self._lanes.run(run_id, lambda: run_message(self._runs.get(run_id)), context)
+        return pb.GetRunResponse(run=message)
+
+    @unary
+    async def ListRuns(self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext) -> pb.ListRunsResponse:
+        size = checks.between(request.page_size, 0, _MOST_LISTED, "page_size") or 100
+        after = page_key(request.page_token)
+        later = [run for run in self._runs.all() if run.row.run_id > after]
+        answer = pb.ListRunsResponse()
+        for run in later[:size]:
+            answer.runs.append(await self._lanes.run(run.row.run_id, partial(run_message, run), context))
+        if len(later) > size:
+            answer.next_page_token = page_token(later[size - 1].row.run_id)
+        return answer
+
+    @unary
+    async def DeleteRun(self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext) -> pb.DeleteRunResponse:
+        run_id = checks.run_id(request.run_id)
+        await self._lanes.run(run_id, lambda: self._runs.delete(run_id), context)
+        self._lanes.forget(run_id)
+        return pb.DeleteRunResponse()
+
+    @unary
+    async def ForkRun(self, request: pb.ForkRunRequest, context: grpc.aio.ServicerContext) -> pb.ForkRunResponse:
+        run_id = checks.run_id(request.run_id)
+        new_run_id = checks.run_id(request.new_run_id, "new_run_id")
+        step = checks.step(request.step)
+        self._limits.check_runs(new_run_id, self._runs)
+        fork = await self._lanes.run(run_id, lambda: self._runs.fork(run_id, new_run_id, step), context)
+        return pb.ForkRunResponse(run=await self._lanes.run(new_run_id, lambda: run_message(fork)))
+
+    @unary
+    async def RewindRun(self, request: pb.RewindRunRequest, context: grpc.aio.ServicerContext) -> pb.RewindRunResponse:
+        run_id = checks.run_id(request.run_id)
+        step = checks.step(request.step)
+        key = checks.request_key(request, "RewindRun")
+        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).rewind(step, key), context)
+        self._lanes.announce(run_id)
+        return pb.RewindRunResponse(
+            dropped_selections=result.dropped_selections,
+            dropped_reports=result.dropped_reports,
+            dropped_replay_groups=result.dropped_replay_groups,
+            restored_replay_groups=result.restored_replay_groups,
+        )
+
+    # --- pool -----------------------------------------------------------------------------------------------------
+
+    @unary
+    async def RegisterPrompts(
+        self, request: AsyncIterator[pb.RegisterPromptsRequest], context: grpc.aio.ServicerContext
+    ) -> pb.RegisterPromptsResponse:
+        first: pb.RegisterPromptsRequest | None = None
+        specs: list[PromptSpec] = []
+        parts: list[bytes] = []
+        received = 0
+        async for message in request:
+            if first is None:
+                first = message
+                checks.run_id(first.run_id)
+                self._runs.get(first.run_id)
+            elif message.run_id not in ("", first.run_id):
+                raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
+            received += message.ByteSize()
+            self._limits.check_stream(received)
+            specs += [prompt_spec(prompt, len(specs) + i) for i, prompt in enumerate(message.prompts)]
+            # The same prompts in other frames are the same request, so the framing is left out.
+            parts += [prompt.SerializeToString(deterministic=True) for prompt in message.prompts]
+        if first is None:
+            raise invalid("run_id", "expected at least one message; got an empty stream")
+        head = pb.RegisterPromptsRequest(run_id=first.run_id, replace=first.replace, request_id=first.request_id)
+        key = checks.request_key(head, "RegisterPrompts", b"".join(parts))
+        run = self._runs.get(first.run_id)
+        self._limits.check_prompts(len(run.pool), specs)
+        prepared = await self._lanes.off_loop(
+            lambda: prepare(run.config, run.row.space, specs, self._embedder, lambda: context.cancelled() is True)
+        )
+        replace = first.replace
+        result = await self._lanes.run(
+            run.row.run_id,
+            lambda: self._runs.get(run.row.run_id).register(
+                prepared.records, prepared.space, prepared.width, replace, key
+            ),
+            context,
+        )
+        return pb.RegisterPromptsResponse(
+            added=result.added,
+            unchanged=result.unchanged,
+            replaced=result.replaced,
+            ineligible=result.ineligible,
+            ineligible_prompt_ids=result.ineligible_prompt_ids,
+        )
+
+    @unary
+    async def RetirePrompts(
+        self, request: pb.RetirePromptsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.RetirePromptsResponse:
+        run_id = checks.run_id(request.run_id)
+        key = checks.request_key(request, "RetirePrompts")
+        if not request.prompt_ids:
+            raise invalid("prompt_ids", "expected at least one id; got none")
+        ids = list(request.prompt_ids)
+        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).retire(ids, key), context)
+        return pb.RetirePromptsResponse(retired=result.retired, already_retired=result.already_retired)
+
+    # --- the step -------------------------------------------------------------------------------------------------
+
+    @unary
+    async def SelectBatch(
+        self, request: pb.SelectBatchRequest, context: grpc.aio.ServicerContext
+    ) -> pb.SelectBatchResponse:
+        run_id = checks.run_id(request.run_id)
+        asked = select_request(request)
+        left = context.time_remaining()
+        # Half of the time that is left is for the estimate; see the contract on degraded.
+        budget = None if left is None else left / 2
+        batch = await self._lanes.run(run_id, lambda: self._runs.get(run_id).select(asked, budget), context)
+        return batch_message(batch)
+
+    @unary
+    async def ReportOutcomes(
+        self, request: pb.ReportOutcomesRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ReportOutcomesResponse:
+        run_id = checks.run_id(request.run_id)
+        report = report_request(request)
+        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).report(report), context)
+        return pb.ReportOutcomesResponse(
+            applied_groups=result.applied_groups,
+            informative_groups=result.informative_groups,
+            empty_groups=result.empty_groups,
+            skipped_rollouts=result.skipped_rollouts,
+            dropped_rollouts=result.dropped_rollouts,
+            clipped_outcomes=result.clipped_outcomes,
+            already_applied=result.already_applied,
+        )
+
+    @unary
+    async def ReportTraining(
+        self, request: pb.ReportTrainingRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ReportTrainingResponse:
+        run_id = checks.run_id(request.run_id)
+        training = training_request(request)
+        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).report_training(training), context)
+        return pb.ReportTrainingResponse(already_applied=result.already_applied)
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    @unary
+    async def PredictDifficulty(
+        self, request: pb.PredictDifficultyRequest, context: grpc.aio.ServicerContext
+    ) -> pb.PredictDifficultyResponse:
+        run_id = checks.run_id(request.run_id)
+        size = checks.between(request.page_size, 0, _MOST_PREDICTED, "page_size") or 10_000
+        start = page_position(request.page_token)
+        if request.prompt_ids and (request.page_token or request.page_size):
+            raise invalid(
+                "page_token", "pages are for the whole pool; prompt_ids are given", Reason.CONTRADICTORY_FIELDS
+            )
+        ids = list(request.prompt_ids)
+
+        def predict() -> pb.PredictDifficultyResponse:
+            run = self._runs.get(run_id)
+            estimate = run.estimate(max(run.state.last_step, 0)).estimate
+            if ids:
+                at = run.indices(ids, "prompt_ids")
+            else:
+                at = np.arange(min(start, len(run.pool)), min(start + size, len(run.pool)))
+            token = page_token(str(start + size)) if not ids and start + size < len(run.pool) else ""
+            return pb.PredictDifficultyResponse(
+                prompt_ids=[run.pool.prompt_ids[i] for i in at],
+                predicted_difficulties=estimate.difficulty[at].tolist(),
+                standard_errors=estimate.standard_error[at].tolist(),
+                bases=estimate.basis[at].tolist(),
+                own_weights=estimate.own_weight[at].tolist(),
+                estimate_step=estimate.step,
+                next_page_token=token,
+            )
+
+        return await self._lanes.run(run_id, predict, context)
+
+    @unary
+    async def ExplainPrompt(
+        self, request: pb.ExplainPromptRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ExplainPromptResponse:
+        run_id = checks.run_id(request.run_id)
+        prompt_id = checks.identifier(request.prompt_id, "prompt_id")
+        limit = checks.between(request.limit, 0, _MOST_EXPLAINED, "limit") or 100
+        found = await self._lanes.run(run_id, lambda: explain(self._runs.get(run_id), prompt_id, limit), context)
+        return explanation_message(found)
+
+    @unary
+    async def GetSelectionQuality(
+        self, request: pb.GetSelectionQualityRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetSelectionQualityResponse:
+        run_id = checks.run_id(request.run_id)
+        metrics = await self._lanes.run(run_id, lambda: run_metrics(self._runs.get(run_id), 0.0), context)
+        return quality_message(metrics)
+
+    @streaming
+    async def ExportRun(
+        self, request: pb.ExportRunRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.ExportRunResponse]:
+        run_id = checks.run_id(request.run_id)
+        kind = checks.choice(request, "kind")
+        if kind == pb.EXPORT_KIND_UNSPECIFIED:
+            raise invalid("kind", "expected OUTCOMES or SELECTIONS; got UNSPECIFIED")
+        run = self._runs.get(run_id)
+        if kind == pb.EXPORT_KIND_OUTCOMES:
+            rows = (pb.ExportRunResponse(outcomes=[outcome_row(run, *found)]) for found in outcome_records(run))
+        else:
+            rows = (pb.ExportRunResponse(selections=[selection_row(run, *found)]) for found in selection_records(run))
+
+        def gathered() -> pb.ExportRunResponse | None:
+            frame = pb.ExportRunResponse()
+            for _, row in zip(range(_EXPORT_ROWS), rows, strict=False):
+                frame.MergeFrom(row)
+            return frame if frame.outcomes or frame.selections else None
+
+        while (frame := await self._lanes.off_loop(gathered)) is not None:
+            yield frame

@@ -1,0 +1,185 @@
+"""What a run has come to: the fold of its events, over the pool it was registered with.
+
+Restarting, rewinding and forking all build this state from the log, in order, so they cannot differ from the run that
+was never interrupted. Nothing but ``apply`` changes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from selector.config import RunConfig
+from selector.difficulty.estimate import Estimator, OutcomeBatch
+from selector.events import (
+    REFERENCE,
+    TRAIN,
+    Event,
+    ReplacementEvent,
+    ReportEvent,
+    SelectionEvent,
+    TrainingEvent,
+    TrainingFacts,
+)
+from selector.pool import extended
+from selector.quality import QualityWindow
+from selector.selection.choose import UNIFORM
+
+NEVER = -1
+
+
+class RunState:
+    """The fold of a run's events."""
+
+    def __init__(self, config: RunConfig, estimator: Estimator) -> None:
+        self.config = config
+        self.estimator = estimator
+        self.quality = QualityWindow()
+        self.next_seq = 1
+        self.last_step = NEVER
+        # Grows with every change that an estimate depends on.
+        self.evidence_version = 0
+
+        # Per prompt, in order of registration.
+        self.last_selected = np.zeros(0, dtype=np.int64)
+        self.leased_at = np.zeros(0, dtype=np.int64)
+        self.selected_arm = np.zeros(0, dtype=np.uint8)
+        self.selected_difficulty = np.zeros(0)
+        self.selected_population = np.zeros(0)
+        self.signals: dict[str, np.ndarray] = {}
+
+        self.latest_selection: SelectionEvent | None = None
+        self.pool_size_at_start: int | None = None
+        self.replaced: set[int] = set()
+        self.evidence_step = NEVER
+        self.last_reference_step = NEVER
+        self.last_selection_step = NEVER
+        self.selections = 0
+        self.degraded_selections = 0
+        self.shortfalls: Counter[int] = Counter()
+        self.outcome_groups = 0
+        self.outcome_rollouts = 0
+        self.skipped_rollouts = 0
+        self.dropped_rollouts = 0
+        self.clipped_outcomes = 0
+        self.late_reports = 0
+        self.training: TrainingFacts | None = None
+
+    def grow(self, size: int) -> None:
+        """Make room for prompts registered since."""
+        count = size - len(self.last_selected)
+        if count <= 0:
+            return
+        self.last_selected = extended(self.last_selected, count, NEVER)
+        self.leased_at = extended(self.leased_at, count, NEVER)
+        self.selected_arm = extended(self.selected_arm, count, 0)
+        self.selected_difficulty = extended(self.selected_difficulty, count, np.nan)
+        self.selected_population = extended(self.selected_population, count, np.nan)
+        self.signals = {name: extended(column, count, np.nan) for name, column in self.signals.items()}
+
+    def apply(self, event: Event) -> None:
+        """Fold one event; events come in order of seq."""
+        self.next_seq = event.seq + 1
+        if isinstance(event, SelectionEvent):
+            self._apply_selection(event)
+        elif isinstance(event, ReportEvent):
+            self._apply_report(event)
+        elif isinstance(event, TrainingEvent):
+            self._apply_training(event)
+        else:
+            self._apply_replacement(event)
+
+    def leased(self, step: int) -> np.ndarray:
+        """(N,) bool: selected, not yet reported, and younger than lease_steps at ``step``."""
+        return (self.leased_at != NEVER) & (step - self.leased_at < self.config.lease_steps)
+
+    def cooling(self, step: int) -> np.ndarray:
+        """(N,) bool: selected for training within the last cool_down_steps before ``step``."""
+        return (self.last_selected != NEVER) & (step - self.last_selected <= self.config.cool_down_steps)
+
+    def reference_due(self, step: int) -> bool:
+        """Whether a dedicated reference pass is due before a training selection at ``step``."""
+        if self.config.reference.mode != "DEDICATED":
+            return False
+        last = self.last_reference_step
+        return last == NEVER or step - last >= self.config.reference.every_steps
+
+    def _apply_selection(self, event: SelectionEvent) -> None:
+        self.leased_at[event.prompt] = event.step
+        self.selected_arm[event.prompt] = event.arm
+        self.selected_difficulty[event.prompt] = event.difficulty
+        self.selected_population[event.prompt] = event.population
+        self.last_step = max(self.last_step, event.step)
+        if event.purpose != TRAIN:
+            return
+        self.last_selected[event.prompt] = np.maximum(self.last_selected[event.prompt], event.step)
+        self.last_selection_step = max(self.last_selection_step, event.step)
+        self.latest_selection = event
+        self.selections += 1
+        self.degraded_selections += event.facts.degraded
+        if event.facts.shortfall:
+            self.shortfalls[event.facts.shortfall_reason] += event.facts.shortfall
+        if self.pool_size_at_start is None:
+            self.pool_size_at_start = event.facts.pool_size
+
+    def _apply_report(self, event: ReportEvent) -> None:
+        self.leased_at[event.prompt] = NEVER
+        self.last_step = max(self.last_step, event.step)
+        self.skipped_rollouts += event.facts.skipped_rollouts
+        self.dropped_rollouts += event.facts.dropped_rollouts
+        self.clipped_outcomes += event.facts.clipped_outcomes
+        if event.step < self.last_selection_step:
+            self.late_reports += len(event.prompt)
+        # An aborted pass measured nothing: it does not count as one.
+        counted = event.count > 0
+        if not counted.any():
+            return
+        reference = event.purpose == REFERENCE
+        if reference:
+            self.last_reference_step = max(self.last_reference_step, event.step)
+        prompt = event.prompt[counted]
+        bounds = event.starts()[:-1][counted]
+        trials = event.count[counted].astype(np.float64)
+        successes = np.add.reduceat(event.outcomes, bounds)
+        self.outcome_groups += len(prompt)
+        self.outcome_rollouts += int(trials.sum())
+        self.evidence_step = max(self.evidence_step, event.step)
+        self.evidence_version += 1
+        self.quality.observe(
+            step=event.step,
+            reference=reference,
+            prompt=prompt,
+            arm=event.arm[counted],
+            predicted=event.predicted[counted],
+            trials=trials,
+            successes=successes,
+            minimum=np.minimum.reduceat(event.outcomes, bounds),
+            maximum=np.maximum.reduceat(event.outcomes, bounds),
+        )
+        self.estimator.observe(
+            OutcomeBatch(
+                step=event.step,
+                reference=reference,
+                prompt=prompt,
+                trials=trials,
+                successes=successes,
+                uniform=(event.arm[counted] == UNIFORM) | reference,
+                population=event.population[counted],
+            )
+        )
+
+    def _apply_training(self, event: TrainingEvent) -> None:
+        self.last_step = max(self.last_step, event.step)
+        self.training = event.facts
+        for name, (prompt, value) in event.signals.items():
+            column = self.signals.get(name)
+            column = np.full(len(self.last_selected), np.nan) if column is None else column.copy()
+            column[prompt] = value
+            self.signals[name] = column
+            self.evidence_version += 1
+
+    def _apply_replacement(self, event: ReplacementEvent) -> None:
+        self.replaced.update(int(i) for i in event.prompt)
+        self.estimator.forget(event.prompt)
+        self.evidence_version += 1

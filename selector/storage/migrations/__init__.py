@@ -1,0 +1,1 @@
+"""Alembic migrations of the state database, one module per released change of the schema."""

@@ -1,0 +1,161 @@
+"""GRPO on the testbed's policy: rollouts, advantages, and one step of updates on fresh and replayed groups.
+
+Reward and outcome are the same here: 1 for the right answer, else 0. The advantage is ``r - mean(r)`` within a group
+(arXiv 2506.05316, section 3). At the start of a step the log-probs of the current policy are computed for fresh and
+replayed groups alike; every row then goes through the same importance-corrected loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selector.testbed.policy import PAD, RESPONSE_WIDTH, Policy, pad_prompts, pad_responses, response_mask
+from selector.testbed.tasks import Prompt
+from trainer_adapters.loss import ReplayLoss, grpo_replay_loss
+
+
+@dataclass(frozen=True)
+class GRPOConfig:
+    """Settings of the optimiser; ``clip`` is both the lower and the upper one."""
+
+    learning_rate: float = 5e-4
+    warm_up_steps: int = 10
+    beta2: float = 0.98
+    clip: float = 0.2
+    gradient_clip: float = 1.0
+    minibatch_groups: int = 8
+
+
+@dataclass(frozen=True)
+class Group:
+    """The G rollouts of one prompt by one policy version.
+
+    ``responses`` (G, RESPONSE_WIDTH) int64 padded with PAD, ``behavior_log_probs`` (G, RESPONSE_WIDTH), 0 on the
+    padding, ``outcomes`` (G,) in {0, 1}.
+    """
+
+    prompt: Prompt
+    responses: Tensor
+    behavior_log_probs: Tensor
+    outcomes: Tensor
+
+    @property
+    def informative(self) -> bool:
+        """Whether the outcomes differ; without that the advantages, and so the gradient, are zero."""
+        return bool(self.outcomes.min() != self.outcomes.max())
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """What a step looked like. The last two are over the tokens of replayed rows, None when there were none."""
+
+    updates: int
+    clip_fraction: float
+    effective_sample_size: float | None
+    max_importance_weight: float | None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rollouts of several groups, stacked: prompts (P, ·), columns (P, G, T), advantages (P, G)."""
+
+    prompts: Tensor
+    responses: Tensor
+    behavior: Tensor
+    advantages: Tensor
+
+    def take(self, index: Tensor) -> _Rows:
+        return _Rows(self.prompts[index], self.responses[index], self.behavior[index], self.advantages[index])
+
+
+def rollout(
+    policy: Policy, prompts: Sequence[Prompt], counts: Sequence[int], generator: torch.Generator
+) -> list[Group]:
+    """``counts[i]`` rollouts of ``prompts[i]`` by the current policy, scored, in the order of the prompts."""
+    groups: dict[int, Group] = {}
+    for count in sorted(set(counts)):
+        chosen = [i for i, wanted in enumerate(counts) if wanted == count]
+        tokens = pad_prompts([prompts[i] for i in chosen])
+        answers = pad_responses([prompts[i].answer for i in chosen])
+        sampled = policy.sample(tokens, count, generator)
+        outcomes = (sampled.tokens == answers[:, None, :]).all(dim=2).float()
+        for row, i in enumerate(chosen):
+            groups[i] = Group(prompts[i], sampled.tokens[row], sampled.log_probs[row], outcomes[row])
+    return [groups[i] for i in range(len(prompts))]
+
+
+class Trainer:
+    """Holds the optimiser of one policy; ``update`` is one step."""
+
+    def __init__(self, policy: Policy, config: GRPOConfig, generator: torch.Generator) -> None:
+        self.policy = policy
+        self.config = config
+        self.steps = 0
+        self._generator = generator
+        self._optimiser = torch.optim.AdamW(
+            policy.parameters(), lr=config.learning_rate, betas=(0.9, config.beta2), weight_decay=0.0
+        )
+
+    def update(self, fresh: Sequence[Group], replayed: Sequence[Group] = ()) -> StepFigures:
+        """One pass over the groups in shuffled minibatches of whole groups."""
+        rows = _stack([*fresh, *replayed])
+        with torch.no_grad():
+            old = self.policy.log_probs(rows.prompts, rows.responses)
+        rate = self.config.learning_rate * min(1.0, (self.steps + 1) / self.config.warm_up_steps)
+        for parameters in self._optimiser.param_groups:
+            parameters["lr"] = rate
+        order = torch.randperm(len(rows.prompts), generator=self._generator)
+        clipped = []
+        for index in order.split(self.config.minibatch_groups):
+            part = rows.take(index)
+            log_probs = self.policy.log_probs(part.prompts, part.responses)
+            result = self._loss(log_probs, old[index], part)
+            self._optimiser.zero_grad()
+            result.loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.gradient_clip)
+            self._optimiser.step()
+            clipped.append(float(result.clip_fraction))
+        self.steps += 1
+        sample_size, largest = self._replay_weights(rows, old, len(fresh))
+        return StepFigures(len(clipped), sum(clipped) / len(clipped), sample_size, largest)
+
+    def _loss(self, log_probs: Tensor, old: Tensor, rows: _Rows) -> ReplayLoss:
+        """The loss over real rollouts, as rows of tokens; groups smaller than the largest are padded with empty ones."""
+        mask = response_mask(rows.responses)
+        real = mask.any(dim=2)
+        return grpo_replay_loss(
+            log_probs[real],
+            old[real],
+            rows.behavior[real],
+            rows.advantages[real][:, None].expand(-1, mask.shape[2]),
+            mask[real],
+            clip_low=self.config.clip,
+            clip_high=self.config.clip,
+            centre="old",
+        )
+
+    @torch.no_grad()
+    def _replay_weights(self, rows: _Rows, old: Tensor, fresh: int) -> tuple[float | None, float | None]:
+        replayed = torch.arange(fresh, len(rows.prompts))
+        if not len(replayed):
+            return None, None
+        result = self._loss(old[replayed], old[replayed], rows.take(replayed))
+        return float(result.effective_sample_size), float(result.max_weight)
+
+
+def _stack(groups: Sequence[Group]) -> _Rows:
+    size = max(len(group.outcomes) for group in groups)
+    shape = (len(groups), size, RESPONSE_WIDTH)
+    responses = torch.full(shape, PAD, dtype=torch.int64)
+    behavior = torch.zeros(shape)
+    advantages = torch.zeros(len(groups), size)
+    for i, group in enumerate(groups):
+        count = len(group.outcomes)
+        responses[i, :count] = group.responses
+        behavior[i, :count] = group.behavior_log_probs
+        advantages[i, :count] = group.outcomes - group.outcomes.mean()
+    return _Rows(pad_prompts([group.prompt for group in groups]), responses, behavior, advantages)
