@@ -205,14 +205,17 @@ class Pushed:
 
 @dataclass(frozen=True, eq=False)
 class OutcomeRecord:
-    """Reported outcomes of one prompt at one step, mapped to [0, 1]."""
+    """Reported outcomes of one prompt at one step, mapped to [0, 1].
+
+    ``predicted_difficulty`` is from before they were seen; None for a prompt that was never selected.
+    """
 
     step: int
     purpose: str | None
     outcomes: np.ndarray
     difficulty: float
     informative: bool
-    predicted_difficulty: float
+    predicted_difficulty: float | None
     arm: str | None
 
 
@@ -260,15 +263,19 @@ class Explanation:
 
 @dataclass(frozen=True)
 class ArmQuality:
-    """Groups of one arm reported within the window."""
+    """Groups of one arm reported within the window; figures of predictions are None where no group had one.
+
+    ``reference`` marks the groups of reference passes, which are drawn uniformly too.
+    """
 
     arm: str | None
     groups: int
     informative_groups: int
     informative_ratio: float
-    mean_predicted_difficulty: float
+    mean_predicted_difficulty: float | None
     mean_difficulty: float
-    mean_absolute_error: float
+    mean_absolute_error: float | None
+    reference: bool
 
 
 @dataclass(frozen=True)

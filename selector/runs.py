@@ -141,7 +141,11 @@ class Runs:
         """
         with self._changing:
             source = self.get(run_id)
-            if new_run_id in self._runs:
+            existing = self._runs.get(new_run_id)
+            if existing is not None and (existing.row.forked_from, existing.row.forked_at) == (run_id, step):
+                # A repeated call, such as a client's retry after a lost answer.
+                return existing
+            if existing is not None:
                 raise ServiceError(
                     Reason.RUN_EXISTS,
                     f"new_run_id: run {new_run_id!r} exists",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -72,9 +73,8 @@ def real_between(value: float, low: float, high: float, field: str) -> float:
 def choice(message: Message, field: str) -> int:
     """The number of an enum field; numbers the schema does not know are refused."""
     number = int(getattr(message, field))
-    enum = message.DESCRIPTOR.fields_by_name[field].enum_type
-    known(enum.values_by_number, number, field)
-    return number
+    enum: Any = message.DESCRIPTOR.fields_by_name[field].enum_type
+    return known(enum.values_by_number, number, field)
 
 
 def known(numbers: Iterable[int], number: int, field: str) -> int:

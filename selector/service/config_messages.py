@@ -51,15 +51,20 @@ def _set_fields(message: Message, path: str) -> dict[str, Any]:
     return result
 
 
-def _enum_name(field: FieldDescriptor, number: int, path: str) -> str:
-    known = field.enum_type.values_by_number
+def _enum_name(field: Any, number: int, path: str) -> str:
+    known = _enum(field).values_by_number
     if number not in known:
         raise invalid(path, f"expected one of {sorted(known)}; got {number}")
     return known[number].name.removeprefix(_prefix(field))
 
 
-def _prefix(field: FieldDescriptor) -> str:
-    return field.enum_type.values_by_number[0].name.removesuffix("UNSPECIFIED")
+def _prefix(field: Any) -> str:
+    return str(_enum(field).values_by_number[0].name).removesuffix("UNSPECIFIED")
+
+
+def _enum(field: Any) -> Any:
+    """The type of an enum field; the libraries' type stubs disagree about descriptors."""
+    return field.enum_type
 
 
 def _fill(message: Message, value: Any) -> None:
@@ -72,7 +77,7 @@ def _fill(message: Message, value: Any) -> None:
             getattr(message, field.name).SetInParent()
             _fill(getattr(message, field.name), item)
         elif descriptor.type == FieldDescriptor.TYPE_ENUM:
-            number = descriptor.enum_type.values_by_name[_prefix(descriptor) + item].number
+            number = _enum(descriptor).values_by_name[_prefix(descriptor) + item].number
             setattr(message, field.name, number)
         elif isinstance(item, tuple):
             getattr(message, field.name).extend(item)

@@ -24,7 +24,7 @@ def select_request(request: pb.SelectBatchRequest) -> SelectRequest:
     # What identifies the batch: neither the request id nor the shard, and exclusions as a set.
     content = pb.SelectBatchRequest()
     content.CopyFrom(request)
-    content.purpose = purpose
+    content.purpose = purpose  # type: ignore[assignment]
     content.ClearField("shard")
     del content.exclude_prompt_ids[:]
     content.exclude_prompt_ids.extend(excluded)
@@ -81,7 +81,7 @@ def training_request(request: pb.ReportTrainingRequest) -> TrainingRequest:
     """What the trainer saw in a step."""
 
     def optional(field: str, high: float) -> float | None:
-        if not request.HasField(field):  # type: ignore[arg-type]
+        if not request.HasField(field):
             return None
         return checks.real_between(getattr(request, field), 0.0, high, field)
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import duration_pb2
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
 from clients import AsyncSelectorClient, RetryPolicy, SelectorClient
@@ -38,7 +38,7 @@ class Refusal:
 
 @dataclass
 class Script(grpc.GenericRpcHandler):
-    """What the server does, by RPC: refusals, messages, functions of the request, or lists of them for response streams.
+    """What the server does, by RPC: refusals, messages, functions of the request; lists of them for response streams.
 
     The last entry is repeated; an RPC without entries answers its empty message. ``attempts`` holds what was received:
     one request, or a list of them, per attempt.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import clients
-from clients import AsyncSelectorClient, RetryPolicy, RolloutGroup, SelectorClient, Unavailable
+from clients import AsyncSelectorClient, RetryPolicy, RolloutGroup, Sample, SelectorClient, Unavailable
 from selector.v1 import replay_service_pb2 as replay_pb
 from selector.v1 import selector_service_pb2 as selector_pb
 
@@ -50,7 +50,7 @@ CHANGING: list[tuple[str, tuple[Any, ...], str]] = [
 @pytest.fixture
 def refuse(script: Any) -> Callable[..., Any]:
     """``refuse(code, retry_after_s)`` for scripts."""
-    return inspect.getmodule(type(script)).Refusal  # type: ignore[union-attr, no-any-return]
+    return inspect.getmodule(type(script)).Refusal  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("method", "arguments", "rpc"), CHANGING)
@@ -245,7 +245,7 @@ def test_a_sample_that_breaks_off_is_taken_again_whole(call: Caller, script: Any
     whole = [message("a"), message("b", **end)]
     script.answers["SampleRollouts"] = [[message("a"), refuse(UNAVAILABLE)], whole]
     sample = call("sample_rollouts", 5, 3, True, "newest", 1, ["x"], True, (1, 2))
-    assert isinstance(sample, list)
+    assert isinstance(sample, Sample)
     assert [group.prompt_id for group in sample] == ["a", "b"]
     assert (sample.shortfall, sample.shortfall_reason, sample.eligible_groups) == (1, "BUFFER_TOO_SMALL", 2)
     assert (sample[0].age_steps, sample[0].times_sampled, sample[0].probability) == (2, 1, 0.5)

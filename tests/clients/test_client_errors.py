@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import any_pb2, duration_pb2
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
 import clients
@@ -31,7 +31,7 @@ class FailedCall(grpc.RpcError):
     def details(self) -> str | None:
         return self._answer[1]
 
-    def trailing_metadata(self) -> Iterable[tuple[str, Any]] | None:
+    def trailing_metadata(self) -> Any:
         return self._answer[2]
 
 

@@ -53,7 +53,7 @@ def test_absent_figures_are_none_and_zero_is_zero() -> None:
     message.arms.add(arm="ARM_UNIFORM", groups=2, informative_ratio=0.5)
     quality = decode(results.Quality, message)
     assert (quality.pearson, quality.brier, quality.window_groups, quality.coverage) == (0.0, None, 3, 0.0)
-    assert quality.arms == (results.ArmQuality("UNIFORM", 2, 0, 0.5, 0.0, 0.0, 0.0),)
+    assert quality.arms == (results.ArmQuality("UNIFORM", 2, 0, 0.5, None, 0.0, None, False),)
 
 
 def test_an_explanation_holds_its_history() -> None:
