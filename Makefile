@@ -45,7 +45,7 @@ test-slow: $(VENV)/.installed-dev  ## everything that the quick tests leave out
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests -q -m slow $(PYTEST_ARGS)
 
 test-compat: $(VENV)/.installed-dev  ## the package, built and installed with the oldest and newest grpcio and protobuf
-	@echo "Installing the package into new environments; a minute or two."
+	@echo "Installing the package into new environments: a few minutes the first time."
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests/packaging -q -m slow $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## ruff, mypy, and the checks of the schema, the scripts and the Dockerfile

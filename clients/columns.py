@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ class Column:
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes = field(repr=False)
     lengths: tuple[int, ...] = ()
 
     @cached_property

@@ -73,9 +73,9 @@ class SelectorError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.code.name}: {self.message}" if self.reason is None else f"{self.reason}: {self.message}"
-        if self.violations:
-            text += " [" + "; ".join(str(violation) for violation in self.violations) + "]"
-        return text
+        # The message often tells the first of them already.
+        untold = [str(violation) for violation in self.violations if str(violation) not in self.message]
+        return f"{text} [{'; '.join(untold)}]" if untold else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions travel between processes of a trainer; the default would lose the keyword arguments.

@@ -24,7 +24,7 @@ _STATUS = selector_service_pb2.RolloutStatus.DESCRIPTOR
 _TOKEN_COLUMNS = ("response_token_ids", "behavior_log_probs", "loss_mask")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RolloutGroup:
     """n rollouts with T response tokens in all. ``from_arrays`` is the way to make one.
 
@@ -144,6 +144,13 @@ class RolloutGroup:
     def __len__(self) -> int:
         """Number of rollouts."""
         return len(self.lengths)
+
+    def __repr__(self) -> str:
+        return (
+            f"RolloutGroup(prompt_id={self.prompt_id!r}, group_id={self.group_id!r}, "
+            f"policy_version={self.policy_version}, rollouts={len(self)}, tokens={self.total_tokens}, "
+            f"rewards={self.rewards.tolist()}, columns={sorted(self.columns)})"
+        )
 
     @property
     def total_tokens(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,8 +57,7 @@ class EstimateKeeper:
             if self._pending is None:
                 # The copy may be estimated from while later reports are folded into the original.
                 estimator = state.estimator.copy()
-                fresh = replace(features, signals=dict(state.signals))
-                self._pending = (key, self._executor.submit(estimator.estimate, fresh, step))
+                self._pending = (key, self._executor.submit(estimator.estimate, features, step))
             # An older computation that still runs is waited for first: dropping it for every newer one
             # would mean that a slow estimate never arrives.
             left = None if deadline is None else deadline - self._clock()

@@ -50,18 +50,19 @@ def prepare(
     Raises:
         ServiceError: DUPLICATE_PROMPT, EMBEDDING_MISMATCH, NO_ENCODER, INVALID_FIELD, STORAGE_FAILED.
     """
-    specs = _distinct(specs)
+    places = _distinct(specs)
+    specs = [specs[i] for i in places]
     ready = [i for i, spec in enumerate(specs) if spec.embedding is not None]
     texts = [i for i, spec in enumerate(specs) if spec.embedding is None]
     rows = np.full(len(specs), -1, dtype=np.int64)
     space, width = "", 0
     try:
         if ready:
-            vectors = _stacked(specs, ready)
+            vectors = _stacked([specs[i].embedding for i in ready], [places[i] for i in ready])
             if texts:
                 raise invalid(
-                    f"prompts[{texts[0]}].embedding",
-                    "missing, while other prompts of the request have one",
+                    f"prompts[{places[texts[0]]}].embedding",
+                    "expected an embedding, as other prompts of the request have one; got none",
                     Reason.EMBEDDING_MISMATCH,
                 )
             client = embedder.client_space(vectors.shape[1])
@@ -102,15 +103,15 @@ def content_hash(spec: PromptSpec) -> bytes:
     return digest.digest()
 
 
-def _distinct(specs: Sequence[PromptSpec]) -> list[PromptSpec]:
-    """One spec per id; the same id may be sent twice only with the same content."""
+def _distinct(specs: Sequence[PromptSpec]) -> list[int]:
+    """Positions of one spec per id; the same id may be sent twice only with the same content."""
     seen: dict[str, tuple[int, bytes]] = {}
     kept = []
     for i, spec in enumerate(specs):
         content = content_hash(spec)
         earlier = seen.setdefault(spec.prompt_id, (i, content))
         if earlier[0] == i:
-            kept.append(spec)
+            kept.append(i)
         elif earlier[1] != content:
             raise invalid(
                 f"prompts[{i}].prompt_id",
@@ -120,16 +121,17 @@ def _distinct(specs: Sequence[PromptSpec]) -> list[PromptSpec]:
     return kept
 
 
-def _stacked(specs: Sequence[PromptSpec], ready: Sequence[int]) -> np.ndarray:
-    vectors = [specs[i].embedding for i in ready]
-    width = len(vectors[0])  # type: ignore[arg-type]
-    for i, vector in zip(ready, vectors, strict=True):
-        if vector is None or len(vector) != width:
-            got = 0 if vector is None else len(vector)
-            raise invalid(f"prompts[{i}].embedding", f"expected width {width}; got {got}", Reason.EMBEDDING_MISMATCH)
+def _stacked(vectors: Sequence[np.ndarray | None], places: Sequence[int]) -> np.ndarray:
+    """(n, w) float32 of n embeddings; ``places`` are their positions in the request."""
+    present = [vector for vector in vectors if vector is not None]
+    width = len(present[0])
+    for place, vector in zip(places, present, strict=True):
+        if len(vector) != width:
+            description = f"expected width {width}; got {len(vector)}"
+            raise invalid(f"prompts[{place}].embedding", description, Reason.EMBEDDING_MISMATCH)
         if not np.isfinite(vector).all():
-            raise invalid(f"prompts[{i}].embedding", "expected finite numbers; got NaN or infinity")
-    return np.stack(vectors)  # type: ignore[arg-type]
+            raise invalid(f"prompts[{place}].embedding", "expected finite numbers; got NaN or infinity")
+    return np.stack(present)
 
 
 def _check_space(run_space: str, space: str) -> None:

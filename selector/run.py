@@ -276,12 +276,13 @@ class Run:
         return wanted
 
     def _window(self, step: int) -> Window | None:
-        """The paper's selection window: the steps from one dedicated reference pass to the next."""
+        """The paper's selection window: ``every_steps`` steps from a reference pass, or from where one is overdue."""
         start = self.state.last_reference_step
         if self.config.reference.mode != "DEDICATED" or start == NEVER:
             return None
-        left = self.config.reference.every_steps - (step - start)
-        return Window(start, max(1, left))
+        every = self.config.reference.every_steps
+        into = (step - start) % every
+        return Window(max(step - into, 0), every - into)
 
     def _batch(self, event: SelectionEvent, request: SelectRequest) -> Batch:
         index, count = request.shard_index, request.shard_count
@@ -423,9 +424,12 @@ class Run:
         return found
 
     def features(self) -> PoolFeatures:
-        """Columns of the pool for the estimators."""
+        """Columns of the pool for the estimators, signals of the current policy included."""
         space, width = self.row.space, self.row.width
-        return self.pool.features((lambda rows: self._gather(space, width, rows)) if space else None)
+        content = self.pool.features((lambda rows: self._gather(space, width, rows)) if space else None)
+        # One number that changes with either part: what is derived from the columns is cached by it.
+        version = (content.version << 32) + self.state.signals_version
+        return dataclasses.replace(content, version=version, signals=dict(self.state.signals))
 
     def _fresh_state(self) -> RunState:
         estimator = self.config.estimator

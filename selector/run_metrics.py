@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from selector.metrics import AGE_BOUNDS, TIMES_SAMPLED_BOUNDS, ReplayMetrics, RunMetrics
+from selector.metric_families import AGE_BOUNDS, TIMES_SAMPLED_BOUNDS, ReplayMetrics, RunMetrics
 from selector.pool import ACTIVE, INELIGIBLE, RETIRED
 from selector.quality import Distribution
 from selector.run import Run

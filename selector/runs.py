@@ -118,9 +118,7 @@ class Runs:
                 forked_from="",
                 forked_at=0,
             )
-            with self._store.transaction() as tx:
-                row = replace(row, id=tx.insert_run(row))
-            run = self._make(row)
+            run = self._make(self._inserted(row, ready=True))
             run.load()
             self._runs[run_id] = run
             return run, True
@@ -160,8 +158,7 @@ class Runs:
                 forked_from=run_id,
                 forked_at=step,
             )
-            with self._store.transaction() as tx:
-                row = replace(row, id=tx.insert_run(row, ready=False))
+            row = self._inserted(row, ready=False)
             source.replay.fork(row.id, step)
             with self._store.transaction() as tx:
                 tx.copy_run(source.row.id, row.id, step)
@@ -170,6 +167,12 @@ class Runs:
             run.load()
             self._runs[new_run_id] = run
             return run
+
+    def _inserted(self, row: RunRow, ready: bool) -> RunRow:
+        # Only one run is made at a time, so an unfinished one is left from a fork that failed. It would hold the id.
+        self._store.drop_unfinished()
+        with self._store.transaction() as tx:
+            return replace(row, id=tx.insert_run(row, ready=ready))
 
     def _make(self, row: RunRow) -> Run:
         config = config_from_json(row.config)

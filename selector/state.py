@@ -48,6 +48,7 @@ class RunState:
         self.selected_difficulty = np.zeros(0)
         self.selected_population = np.zeros(0)
         self.signals: dict[str, np.ndarray] = {}
+        self.signals_version = 0
 
         self.latest_selection: SelectionEvent | None = None
         self.pool_size_at_start: int | None = None
@@ -177,7 +178,7 @@ class RunState:
             column = np.full(len(self.last_selected), np.nan) if column is None else column.copy()
             column[prompt] = value
             self.signals[name] = column
-            self.evidence_version += 1
+            self.signals_version += 1
 
     def _apply_replacement(self, event: ReplacementEvent) -> None:
         self.replaced.update(int(i) for i in event.prompt)

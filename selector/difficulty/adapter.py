@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy.special import erf, expit, logit
@@ -93,7 +94,7 @@ class CalibrationHead:
     hidden: Linear
     output: Linear
 
-    def __call__(self, difficulty: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    def __call__(self, difficulty: ArrayLike, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
         """Calibrated difficulty, float64; ``mean`` and ``std`` of the reference difficulties broadcast against it."""
         moments = np.stack(np.broadcast_arrays(mean, std), axis=-1).astype(np.float64)
         hidden = np.maximum(moments @ self.hidden.weight.T.astype(np.float64) + self.hidden.bias, 0.0)

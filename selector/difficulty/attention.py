@@ -150,9 +150,7 @@ class AttentionEstimator:
             population=1.0 - rest,
         )
 
-    def references(
-        self, features: PoolFeatures, step: int, prompt: int, limit: int
-    ) -> list[tuple[int, float, float]]:
+    def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """The prompt's strongest references by attention; [] where the prediction is the references' mean."""
         references = self._references(features)
         attention = self._attention(features, references) if len(references) else None
@@ -230,7 +228,7 @@ def _attend(attention: _Attention) -> np.ndarray:
     """``sum_i a_i d_i`` of every prompt, (N,) float64, from float32 products."""
     keys = np.ascontiguousarray(attention.as_reference.T) / np.float32(np.sqrt(attention.as_reference.shape[1]))
     measured = attention.references.difficulty
-    sums_of = np.stack([measured, np.ones_like(measured)], axis=1).astype(np.float32)
+    sums_of = np.stack([measured, np.ones_like(measured)]).astype(np.float32)
     scores = np.empty((TILE_ROWS, keys.shape[1]), dtype=np.float32)
     difficulty = np.empty(len(attention.tiles) * TILE_ROWS)
     for index, tile in enumerate(attention.tiles):
@@ -238,8 +236,8 @@ def _attend(attention: _Attention) -> np.ndarray:
         if attention.adapter.largest_score > _LARGEST_PLAIN_SCORE:
             scores -= scores.max(axis=1, keepdims=True)
         np.exp(scores, out=scores)
-        sums = (scores @ sums_of).astype(np.float64)
-        difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = sums[:, 0] / sums[:, 1]
+        sums = (sums_of @ scores.T).astype(np.float64)
+        difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = sums[0] / sums[1]
     return difficulty[: len(attention.covered)]
 
 

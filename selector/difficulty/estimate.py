@@ -114,9 +114,7 @@ class Estimate:
         """
         rate = np.clip(1.0 - self.difficulty, _SMALLEST_RATE, 1.0 - _SMALLEST_RATE)
         variance = np.maximum(self.standard_error**2, 1e-18)
-        concentration = np.clip(
-            rate * (1.0 - rate) / variance - 1.0, _SMALLEST_CONCENTRATION, _LARGEST_CONCENTRATION
-        )
+        concentration = np.clip(rate * (1.0 - rate) / variance - 1.0, _SMALLEST_CONCENTRATION, _LARGEST_CONCENTRATION)
         return concentration * rate, concentration * (1.0 - rate)
 
 
@@ -138,9 +136,7 @@ class Estimator(Protocol):
         """Difficulties as of ``step``: a pure function of the folded state, ``features`` and ``step``."""
         ...
 
-    def references(
-        self, features: PoolFeatures, step: int, prompt: int, limit: int
-    ) -> list[tuple[int, float, float]]:
+    def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """The prompt's strongest references as (prompt index, weight, measured difficulty); [] if there are none."""
         ...
 

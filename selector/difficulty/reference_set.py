@@ -63,6 +63,8 @@ class ReferenceSet:
 
     def observe(self, batch: OutcomeBatch) -> None:
         """Fold the groups of one report that qualify."""
+        if not len(batch.prompt):
+            return
         if self._mode == "DEDICATED":
             if not batch.reference or batch.step < self._pass_step:
                 return

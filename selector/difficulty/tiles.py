@@ -35,7 +35,7 @@ def digest(array: np.ndarray) -> bytes:
     """Identifies the array's content, shape and type."""
     contiguous = np.ascontiguousarray(array)
     hasher = sha256(repr((contiguous.shape, contiguous.dtype.str)).encode())
-    hasher.update(contiguous.reshape(-1).view(np.uint8))
+    hasher.update(contiguous.reshape(-1).view(np.uint8).data)
     return hasher.digest()
 
 

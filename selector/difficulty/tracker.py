@@ -67,9 +67,7 @@ class TrackerEstimator:
             population=np.full(size, 0.5),
         )
 
-    def references(
-        self, features: PoolFeatures, step: int, prompt: int, limit: int
-    ) -> list[tuple[int, float, float]]:
+    def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """Always empty: no other prompt takes part."""
         return []
 

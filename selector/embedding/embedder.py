@@ -33,6 +33,7 @@ class Embedder:
         embedded: texts embedded since this object was made.
         reused: texts whose embedding was known, or that occurred earlier in the same call.
         seconds: spent in the encoder.
+        pending: texts that calls in progress still have to embed.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Embedder:
         self.embedded = 0
         self.reused = 0
         self.seconds = 0.0
+        self.pending = 0
         self._store = store
         self._clock = clock
         self._counting = threading.Lock()
@@ -83,7 +85,22 @@ class Embedder:
         unknown = {content: text for content, text, seen in zip(hashes, texts, known, strict=True) if not seen}
         with self._counting:
             self.reused += len(texts) - len(unknown)
-        self._embed_unknown(self.encoder, self.space, unknown, progress, cancelled)
+            self.pending += len(unknown)
+        left = len(unknown)
+
+        def advance(done: int, total: int) -> None:
+            nonlocal left
+            with self._counting:
+                self.pending -= left - (total - done)
+            left = total - done
+            if progress is not None:
+                progress(done, total)
+
+        try:
+            self._embed_unknown(self.encoder, self.space, unknown, advance, cancelled)
+        finally:
+            with self._counting:
+                self.pending -= left
         return self.space.rows(hashes)
 
     def _embed_unknown(
@@ -91,7 +108,7 @@ class Embedder:
         encoder: Encoder,
         space: EmbeddingSpace,
         unknown: dict[bytes, str],
-        progress: Progress | None,
+        progress: Progress,
         cancelled: Cancelled | None,
     ) -> None:
         total = len(unknown)
@@ -107,8 +124,7 @@ class Embedder:
             with self._counting:
                 self.reused += len(chunk) - len(absent)
             done = start + len(chunk)
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
             now = self._clock()
             if now - logged >= LOG_EVERY_S or (done == total and logged > began):
                 logged = now

@@ -16,7 +16,7 @@ class GroupRefused(ServiceError):
     """
 
     def __init__(self, reason: Reason, field: str, description: str, index: int = -1) -> None:
-        path = field if index < 0 else f"groups[{index}].{field}"
+        path = ".".join(part for part in (f"groups[{index}]" if index >= 0 else "", field) if part)
         super().__init__(reason, f"{path}: {description}", violations=[FieldViolation(path, description)])
         self.field = field
         self.description = description

@@ -203,8 +203,9 @@ def _check_rollouts(group: GroupColumns) -> None:
         first = int(np.argmin(finite))
         description = f"expected a finite number; got {group.rewards[first]}"
         raise GroupRefused(Reason.INVALID_GROUP, f"rewards[{first}]", description)
-    if len(group.statuses) and int(group.statuses.max()) > STATUS_UNSCORABLE:
-        first = int(np.argmax(group.statuses > STATUS_UNSCORABLE))
+    unknown = (group.statuses < STATUS_UNSPECIFIED) | (group.statuses > STATUS_UNSCORABLE)
+    if unknown.any():
+        first = int(np.argmax(unknown))
         description = f"expected a known status; got {group.statuses[first]}"
         raise GroupRefused(Reason.INVALID_FIELD, f"statuses[{first}]", description)
 

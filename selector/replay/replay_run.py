@@ -115,7 +115,7 @@ class ReplayRun:
             return PushResult()
         log = self._buffer.log
         plan = plan_push(self._buffer, arrivals, step, log.next_position)
-        self._counters["refused"] += len(plan.refusals)
+        self._counters += Counter(refused=len(plan.refusals))
         if plan.refusals and not skip_refused:
             first = plan.refusals[0]
             raise GroupRefused(first.reason, first.field, first.description, first.index)

@@ -15,7 +15,9 @@ inverse weighting with it is unbiased.
 
 With DEDICATED references the paper draws mu batches at once, without replacement, shuffles and cuts them. The same is
 done here one step at a time: the noise belongs to the window between two reference passes, the top (batches left) x F
-of the prompts not yet taken in the window are found, and F of them are drawn at random.
+of the prompts not yet taken in the window are found, and F of them are drawn at random. The reported probability is
+then that of being in this batch of the window: the inclusion probability times the batch's share of what the window has
+taken so far and may still take. It counts the pool that the window began with, in later batches too.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ TARGETED, UNIFORM, REVIEW = 1, 2, 3
 
 @dataclass(frozen=True)
 class Window:
-    """The stretch between two dedicated reference passes.
+    """The stretch between two dedicated reference passes; where one is overdue, the next begins without it.
 
     Attributes:
-        start: step of the pass.
+        start: its first step.
         batches_left: batches still to be drawn from it, this one included.
     """
 
@@ -139,7 +141,8 @@ def choose_train(
         take(oldest, REVIEW, np.ones(len(oldest)))
 
     among = np.flatnonzero(free & ~candidates.cooling)
-    take(*_targeted(config, estimate, among, left(), step, round_, window, size))
+    taken = 0 if window is None else int((candidates.last_selected >= window.start).sum())
+    take(*_targeted(config, estimate, among, left(), step, round_, window, taken, size))
 
     if left() > 0 and not config.strict_cool_down:
         rest = np.flatnonzero(free & candidates.cooling)
@@ -171,8 +174,10 @@ def _targeted(
     step: int,
     round_: int,
     window: Window | None,
+    taken: int,
     size: int,
 ) -> tuple[np.ndarray, int, np.ndarray]:
+    """``taken``: prompts chosen since the window began."""
     draws = None
     if config.score_evaluation == "THOMPSON":
         draws = uniforms(noise_key(config.seed, "thompson", step, round_), 0, size)
@@ -188,11 +193,13 @@ def _targeted(
         probability = -np.expm1(-np.exp(np.minimum(weights[inside] - kappa, 700.0)))
     else:
         probability = np.ones(len(inside))
+    reach = taken + len(inside)
     if len(inside) > count:
         cut = uniforms(noise_key(config.seed, "cut", step, round_), 0, size)[among[inside]]
         kept = top(cut, count)
-        probability = probability[kept] * (count / len(inside))
-        inside = inside[kept]
+        inside, probability = inside[kept], probability[kept]
+    if window is not None and reach:
+        probability = probability * (len(inside) / reach)
     return among[inside], TARGETED, probability
 
 

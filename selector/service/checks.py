@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from selector.errors import invalid
 from selector.requests import RequestKey
 from selector.service.fingerprint import fingerprint
+from selector.v1.reasons import Reason
 
 _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -84,13 +85,14 @@ def known(numbers: Iterable[int], number: int, field: str) -> int:
     return number
 
 
-def distinct(values: Iterable[str], field: str, suffix: str = "") -> None:
-    """No value occurs twice."""
+def distinct_prompts(prompt_ids: Iterable[str], field: str, suffix: str = "") -> None:
+    """No prompt occurs twice."""
     seen: dict[str, int] = {}
-    for i, value in enumerate(values):
-        if value in seen:
-            raise invalid(f"{field}[{i}]{suffix}", f"{value!r} is also at {field}[{seen[value]}]")
-        seen[value] = i
+    for i, prompt_id in enumerate(prompt_ids):
+        if prompt_id in seen:
+            description = f"expected each prompt once; got {prompt_id!r} here and at {field}[{seen[prompt_id]}]"
+            raise invalid(f"{field}[{i}]{suffix}", description, Reason.DUPLICATE_PROMPT)
+        seen[prompt_id] = i
 
 
 def shard(message: Message) -> tuple[int, int]:
@@ -102,11 +104,15 @@ def shard(message: Message) -> tuple[int, int]:
     return between(asked.index, 0, count - 1, "shard.index"), count
 
 
+def request_id(message: Message) -> str:
+    """The request id; empty = none."""
+    return at_most_bytes(message.request_id, _LONGEST_ID_BYTES, "request_id")  # type: ignore[attr-defined]
+
+
 def request_key(message: Message, method: str, rest: bytes = b"") -> RequestKey:
     """Key of a mutating request: its id, and a fingerprint of everything else.
 
     Args:
         rest: further content, of a stream whose first message this is.
     """
-    request_id = at_most_bytes(message.request_id, _LONGEST_ID_BYTES, "request_id")  # type: ignore[attr-defined]
-    return RequestKey(request_id, method, fingerprint(message, rest))
+    return RequestKey(request_id(message), method, fingerprint(message, rest))

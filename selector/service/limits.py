@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from selector.errors import ServiceError
@@ -33,10 +33,12 @@ class Limits:
         if run_id not in existing and len(existing) >= self.max_runs:
             raise _exceeded("max_runs", self.max_runs, "delete runs that are done")
 
-    def check_prompts(self, registered: int, specs: Sequence[PromptSpec]) -> None:
-        """The prompts fit into the run."""
-        if registered + len(specs) > self.max_prompts:
-            raise _exceeded("max_prompts", self.max_prompts, f"{registered} are registered, {len(specs)} were sent")
+    def check_prompts(self, registered: Collection[str], specs: Sequence[PromptSpec]) -> None:
+        """The prompts that are new fit into the run."""
+        new = {spec.prompt_id for spec in specs if spec.prompt_id not in registered}
+        if len(registered) + len(new) > self.max_prompts:
+            hint = f"{len(registered)} prompts are registered, {len(new)} new ones were sent"
+            raise _exceeded("max_prompts", self.max_prompts, hint)
 
     def check_stream(self, received: int) -> None:
         """A client stream has not grown too large."""

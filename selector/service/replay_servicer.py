@@ -69,7 +69,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
         run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id
-        checks.at_most_bytes(request_id, 256, "request_id")
+        checks.request_id(first)
 
         def store() -> PushResult:
             current = self._runs.get(run_id)
@@ -228,6 +228,7 @@ def _push_message(push: _Push, result: PushResult) -> pb.PushRolloutsResponse:
 def _sample_request(request: pb.SampleRolloutsRequest) -> tuple[SampleRequest, tuple[int, int]]:
     order = checks.choice(request, "order")
     part = checks.shard(request)
+    checks.request_id(request)
     for i, prompt_id in enumerate(request.exclude_prompt_ids):
         checks.identifier(prompt_id, f"exclude_prompt_ids[{i}]")
     asked = SampleRequest(

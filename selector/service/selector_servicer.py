@@ -12,7 +12,7 @@ from selector.embedding.embedder import Embedder
 from selector.errors import invalid
 from selector.explain import explain, outcome_records, selection_records
 from selector.registration import prepare
-from selector.requests import PromptSpec
+from selector.requests import Batch, PromptSpec
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
 from selector.service import checks
@@ -60,6 +60,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     @unary
     async def CreateRun(self, request: pb.CreateRunRequest, context: grpc.aio.ServicerContext) -> pb.CreateRunResponse:
         run_id = checks.run_id(request.run_id)
+        checks.request_id(request)
         explicit = explicit_config(request.config)
         self._limits.check_runs(run_id, self._runs)
         run, created = await self._lanes.run(run_id, lambda: self._runs.create(run_id, explicit), context)
@@ -80,18 +81,19 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     @unary
     async def ListRuns(self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext) -> pb.ListRunsResponse:
         size = checks.between(request.page_size, 0, _MOST_LISTED, "page_size") or 100
-        after = page_key(request.page_token)
+        after = page_key("runs", request.page_token)
         later = [run for run in self._runs.all() if run.row.run_id > after]
         answer = pb.ListRunsResponse()
         for run in later[:size]:
             answer.runs.append(await self._lanes.run(run.row.run_id, partial(run_message, run), context))
         if len(later) > size:
-            answer.next_page_token = page_token(later[size - 1].row.run_id)
+            answer.next_page_token = page_token("runs", later[size - 1].row.run_id)
         return answer
 
     @unary
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext) -> pb.DeleteRunResponse:
         run_id = checks.run_id(request.run_id)
+        checks.request_id(request)
         await self._lanes.run(run_id, lambda: self._runs.delete(run_id), context)
         self._lanes.forget(run_id)
         return pb.DeleteRunResponse()
@@ -101,6 +103,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         new_run_id = checks.run_id(request.new_run_id, "new_run_id")
         step = checks.step(request.step)
+        checks.request_id(request)
         self._limits.check_runs(new_run_id, self._runs)
         fork = await self._lanes.run(run_id, lambda: self._runs.fork(run_id, new_run_id, step), context)
         return pb.ForkRunResponse(run=await self._lanes.run(new_run_id, lambda: run_message(fork)))
@@ -146,7 +149,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         head = pb.RegisterPromptsRequest(run_id=first.run_id, replace=first.replace, request_id=first.request_id)
         key = checks.request_key(head, "RegisterPrompts", b"".join(parts))
         run = self._runs.get(first.run_id)
-        self._limits.check_prompts(len(run.pool), specs)
+        self._limits.check_prompts(run.pool.index, specs)
         prepared = await self._lanes.off_loop(
             lambda: prepare(run.config, run.row.space, specs, self._embedder, lambda: context.cancelled() is True)
         )
@@ -187,9 +190,14 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         asked = select_request(request)
         left = context.time_remaining()
-        # Half of the time that is left is for the estimate; see the contract on degraded.
-        budget = None if left is None else left / 2
-        batch = await self._lanes.run(run_id, lambda: self._runs.get(run_id).select(asked, budget), context)
+        half_gone = None if left is None else self.monotonic() + left / 2
+
+        def select() -> Batch:
+            # What waiting for the lane took is gone from the time that the estimate may take.
+            budget = None if half_gone is None else max(half_gone - self.monotonic(), 0.0)
+            return self._runs.get(run_id).select(asked, budget)
+
+        batch = await self._lanes.run(run_id, select, context)
         return batch_message(batch)
 
     @unary
@@ -226,21 +234,20 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     ) -> pb.PredictDifficultyResponse:
         run_id = checks.run_id(request.run_id)
         size = checks.between(request.page_size, 0, _MOST_PREDICTED, "page_size") or 10_000
-        start = page_position(request.page_token)
-        if request.prompt_ids and (request.page_token or request.page_size):
-            raise invalid(
-                "page_token", "pages are for the whole pool; prompt_ids are given", Reason.CONTRADICTORY_FIELDS
-            )
+        for field in ("page_token", "page_size"):
+            if request.prompt_ids and getattr(request, field):
+                raise invalid(field, "is for the whole pool; prompt_ids are given", Reason.CONTRADICTORY_FIELDS)
         ids = list(request.prompt_ids)
 
         def predict() -> pb.PredictDifficultyResponse:
             run = self._runs.get(run_id)
+            start = page_position("pool", request.page_token, len(run.pool))
             estimate = run.estimate(max(run.state.last_step, 0)).estimate
             if ids:
                 at = run.indices(ids, "prompt_ids")
             else:
-                at = np.arange(min(start, len(run.pool)), min(start + size, len(run.pool)))
-            token = page_token(str(start + size)) if not ids and start + size < len(run.pool) else ""
+                at = np.arange(start, min(start + size, len(run.pool)))
+            token = page_token("pool", start + size) if not ids and start + size < len(run.pool) else ""
             return pb.PredictDifficultyResponse(
                 prompt_ids=[run.pool.prompt_ids[i] for i in at],
                 predicted_difficulties=estimate.difficulty[at].tolist(),

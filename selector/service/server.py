@@ -22,8 +22,10 @@ from prometheus_client import CollectorRegistry
 from selector.difficulty.adapter import Adapter
 from selector.embedding.embedder import Embedder
 from selector.embedding.encoder import load_encoder
+from selector.embedding.metrics import EmbedderCollector
 from selector.embedding.store import EmbeddingStore
-from selector.metrics import Metrics, MetricsServer, RunMetrics
+from selector.metric_families import RunMetrics
+from selector.metrics import Metrics, MetricsServer
 from selector.replay.store import ReplayStore
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
@@ -44,6 +46,12 @@ _SERVICES = (
     selector_service_pb2.DESCRIPTOR.services_by_name["SelectorService"].full_name,
     replay_service_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name,
 )
+
+_METHODS = [
+    method.name
+    for module, service in ((selector_service_pb2, "SelectorService"), (replay_service_pb2, "ReplayService"))
+    for method in module.DESCRIPTOR.services_by_name[service].methods
+]
 
 # A scrape should come back within Prometheus' usual interval even while a run is busy.
 _SCRAPE_BUDGET_S = 5.0
@@ -103,8 +111,10 @@ class Server:
             time.monotonic,
             time.time,
         )
-        self._metrics = Metrics(CollectorRegistry(), self._run_metrics, settings.metrics_max_runs)
-        await self._listen(Embedder(encoder, embeddings))
+        self._metrics = Metrics(CollectorRegistry(), self._run_metrics, settings.metrics_max_runs, methods=_METHODS)
+        embedder = Embedder(encoder, embeddings)
+        self._metrics.registry.register(EmbedderCollector(embedder))
+        await self._listen(embedder)
         await self._lanes.off_loop(self._runs.open)
         if settings.metrics_listen:
             host, port = split_address(settings.metrics_listen)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
 
 import grpc
 from google.protobuf.any_pb2 import Any
@@ -15,10 +18,13 @@ from selector.v1.reasons import ERROR_DOMAIN
 
 _TYPE_URL = "type.googleapis.com/google.rpc."
 
-# gRPC carries status messages and details in HTTP/2 headers, which peers limit to 8 KiB by default.
-_LONGEST_MESSAGE = 2000
-_LONGEST_DESCRIPTION = 200
+# gRPC carries the message percent-encoded and the details base64-encoded in HTTP/2 headers, which peers limit to 8 KiB
+# by default. A message that may be sent twice (as it is, and in the details) and ten violations stay below that.
+_LONGEST_MESSAGE_ENCODED = 1500
+_LONGEST_FIELD_BYTES = 100
+_LONGEST_DESCRIPTION_BYTES = 150
 _MOST_VIOLATIONS = 10
+_CUT = "…"
 
 
 def status_code(error: ServiceError) -> grpc.StatusCode:
@@ -28,8 +34,7 @@ def status_code(error: ServiceError) -> grpc.StatusCode:
 
 def message_of(error: ServiceError) -> str:
     """The status message, short enough for a header."""
-    text = error.message
-    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
+    return _shortened(error.message, _LONGEST_MESSAGE_ENCODED, _percent_encoded_size)
 
 
 def trailing_metadata(error: ServiceError) -> tuple[tuple[str, bytes], ...]:
@@ -39,8 +44,8 @@ def trailing_metadata(error: ServiceError) -> tuple[tuple[str, bytes], ...]:
         bad = details_pb.BadRequestDetail()
         for violation in error.violations[:_MOST_VIOLATIONS]:
             bad.field_violations.add(
-                field=violation.field[:_LONGEST_DESCRIPTION],
-                description=violation.description[:_LONGEST_DESCRIPTION],
+                field=_shortened(violation.field, _LONGEST_FIELD_BYTES, _utf8_size),
+                description=_shortened(violation.description, _LONGEST_DESCRIPTION_BYTES, _utf8_size),
             )
         details.append(_pack("BadRequest", bad))
     info = details_pb.ErrorInfoDetail(reason=error.reason.name, domain=ERROR_DOMAIN, metadata=error.metadata)
@@ -51,6 +56,23 @@ def trailing_metadata(error: ServiceError) -> tuple[tuple[str, bytes], ...]:
         details.append(_pack("RetryInfo", details_pb.RetryInfoDetail(retry_delay=delay)))
     status = details_pb.StatusDetails(code=status_code(error).value[0], message=message_of(error), details=details)
     return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+def _shortened(text: str, limit: int, size: Callable[[str], int]) -> str:
+    """The text, or as much of its beginning as fits with an ellipsis."""
+    sizes = list(accumulate((size(character) for character in text), initial=0))
+    if sizes[-1] <= limit:
+        return text
+    return text[: bisect_right(sizes, limit - size(_CUT)) - 1] + _CUT
+
+
+def _utf8_size(character: str) -> int:
+    return len(character.encode())
+
+
+def _percent_encoded_size(character: str) -> int:
+    """Printable ASCII but for the percent sign is sent as it is, any other byte as three characters."""
+    return 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode())
 
 
 def _pack(name: str, message: Message) -> Any:

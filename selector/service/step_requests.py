@@ -35,7 +35,7 @@ def select_request(request: pb.SelectBatchRequest) -> SelectRequest:
         batch_size=checks.between(request.batch_size, least, _LARGEST_BATCH, "batch_size"),
         purpose=purpose,
         fresh_only=request.fresh_only,
-        exclude_prompt_ids=excluded,
+        exclude_prompt_ids=list(request.exclude_prompt_ids),
         shard_index=index,
         shard_count=count,
         key=key,
@@ -47,7 +47,7 @@ def report_request(request: pb.ReportOutcomesRequest) -> ReportRequest:
     purpose = checks.choice(request, "purpose") or pb.PURPOSE_TRAIN
     if not request.outcomes:
         raise invalid("outcomes", "expected at least one prompt; got none")
-    checks.distinct((o.prompt_id for o in request.outcomes), "outcomes", ".prompt_id")
+    checks.distinct_prompts((o.prompt_id for o in request.outcomes), "outcomes", ".prompt_id")
     statuses_known = pb.RolloutStatus.values()
     prompts = []
     for i, outcomes in enumerate(request.outcomes):
@@ -90,8 +90,8 @@ def training_request(request: pb.ReportTrainingRequest) -> TrainingRequest:
         path = f"signals[{i}]"
         name = checks.name(signal.name, f"{path}.name")
         if name in signals:
-            raise invalid(f"{path}.name", f"{name!r} occurs twice")
-        checks.distinct(signal.prompt_ids, f"{path}.prompt_ids")
+            raise invalid(f"{path}.name", f"expected each name once; got {name!r} again")
+        checks.distinct_prompts(signal.prompt_ids, f"{path}.prompt_ids")
         values = np.array(signal.values, dtype=np.float64)
         if len(values) != len(signal.prompt_ids):
             raise invalid(f"{path}.values", f"expected one per prompt id, {len(signal.prompt_ids)}; got {len(values)}")

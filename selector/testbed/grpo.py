@@ -44,6 +44,11 @@ class Group:
     outcomes: Tensor
 
     @property
+    def lengths(self) -> Tensor:
+        """(G,) tokens of each response."""
+        return response_mask(self.responses).sum(dim=1)
+
+    @property
     def informative(self) -> bool:
         """Whether the outcomes differ; without that the advantages, and so the gradient, are zero."""
         return bool(self.outcomes.min() != self.outcomes.max())
@@ -115,23 +120,23 @@ class Trainer:
             log_probs = self.policy.log_probs(part.prompts, part.responses)
             result = self._loss(log_probs, old[index], part)
             self._optimiser.zero_grad()
-            result.loss.backward()
+            result.backward()
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.gradient_clip)
             self._optimiser.step()
-            clipped.append(float(result.clip_fraction))
+            clipped.append(result.clip_fraction)
         self.steps += 1
         sample_size, largest = self._replay_weights(rows, old, len(fresh))
         return StepFigures(len(clipped), sum(clipped) / len(clipped), sample_size, largest)
 
     def _loss(self, log_probs: Tensor, old: Tensor, rows: _Rows) -> ReplayLoss:
-        """The loss over real rollouts, as rows of tokens; groups smaller than the largest are padded with empty ones."""
+        """The loss over real rollouts; rows without tokens only pad the smaller groups."""
         mask = response_mask(rows.responses)
         real = mask.any(dim=2)
         return grpo_replay_loss(
             log_probs[real],
             old[real],
             rows.behavior[real],
-            rows.advantages[real][:, None].expand(-1, mask.shape[2]),
+            rows.advantages[real],
             mask[real],
             clip_low=self.config.clip,
             clip_high=self.config.clip,
@@ -144,7 +149,7 @@ class Trainer:
         if not len(replayed):
             return None, None
         result = self._loss(old[replayed], old[replayed], rows.take(replayed))
-        return float(result.effective_sample_size), float(result.max_weight)
+        return result.effective_sample_size, result.max_weight
 
 
 def _stack(groups: Sequence[Group]) -> _Rows:

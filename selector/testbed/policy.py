@@ -137,6 +137,9 @@ class Policy(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
+    def _layers(self) -> list[_Block]:
+        return [block for block in self.blocks if isinstance(block, _Block)]
+
     def _encode(self, prompts: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
         """Keys and values of the prompts by layer, and which of their tokens are present (P, PROMPT_WIDTH)."""
         present = prompts != PAD
@@ -144,10 +147,11 @@ class Policy(nn.Module):
         last = (present.sum(dim=1, keepdim=True) - 1).expand(prompts.shape)[present]
         x = self.symbols(prompts[present]) + self.from_start(index) + self.from_end(last - index)
         cache = []
-        for block in self.blocks:
+        layers = self._layers()
+        for block in layers:
             query, key, value = block.project(x, present)
             cache.append((key, value))
-            if block is not self.blocks[-1]:
+            if block is not layers[-1]:
                 x = block.finish(x, present, query, key, value, present[:, None, None, :])
         return cache, present
 
@@ -169,7 +173,7 @@ class Policy(nn.Module):
         causal = torch.ones(tokens, tokens, dtype=torch.bool).tril().expand(count * group, 1, -1, -1)
         visible = prompt_present.repeat_interleave(group, dim=0)[:, None, None, :].expand(-1, -1, tokens, -1)
         mask = torch.cat([visible, causal], dim=3)
-        for block, (prompt_key, prompt_value) in zip(self.blocks, cache, strict=True):
+        for block, (prompt_key, prompt_value) in zip(self._layers(), cache, strict=True):
             query, key, value = block.project(x, present)
             key = torch.cat([prompt_key.repeat_interleave(group, dim=0), key], dim=2)
             value = torch.cat([prompt_value.repeat_interleave(group, dim=0), value], dim=2)
@@ -196,7 +200,7 @@ class Policy(nn.Module):
         for t in range(RESPONSE_WIDTH):
             x = self._embed_response(last, torch.full_like(last, t), length)
             mask = torch.cat([mask, one[:, None, None]], dim=3)
-            for layer, block in enumerate(self.blocks):
+            for layer, block in enumerate(self._layers()):
                 query, key, value = block.project(x, one)
                 keys[layer] = torch.cat([keys[layer], key], dim=2)
                 values[layer] = torch.cat([values[layer], value], dim=2)

@@ -28,9 +28,9 @@ class PretrainConfig:
 
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     seed: int = 0
-    updates: int = 600
-    batch: int = 256
-    learning_rate: float = 3e-3
+    updates: int = 300
+    batch: int = 128
+    learning_rate: float = 4e-3
     warm_up: int = 50
 
     def digest(self) -> str:
@@ -69,13 +69,12 @@ def pretrain(config: PretrainConfig, progress: Callable[[int, int], None] = lamb
     def rate(update: int) -> float:
         return min((update + 1) / config.warm_up, max(0.02, 1 - update / config.updates))
 
-    shares = np.array([task.demonstrations for task in TASKS]) / sum(task.demonstrations for task in TASKS)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
     for update in range(config.updates):
         prompts = [
             Prompt(TASKS[task].name, random_source(int(level), rng))
             for task, level in zip(
-                rng.choice(len(TASKS), size=config.batch, p=shares), rng.choice(LEVELS, size=config.batch), strict=True
+                rng.integers(len(TASKS), size=config.batch), rng.choice(LEVELS, size=config.batch), strict=True
             )
         ]
         responses = pad_responses([demonstrate(prompt, rng) for prompt in prompts])[:, None, :]

@@ -33,16 +33,15 @@ class Task:
     name: str
     solve: Callable[[str], str]
     noise_offset: float
-    demonstrations: float = 1.0
 
 
 TASKS: tuple[Task, ...] = (
     Task("reverse", lambda source: source[::-1], 0.04),
-    Task("swap", _swap_pairs, 0.04),
-    Task("rotate", lambda source: source[1:] + source[0], 0.03),
-    Task("successor", _successor, 0.03),
-    Task("sort", lambda source: "".join(sorted(source)), 0.0, 1.5),
-    Task("unique", lambda source: "".join(dict.fromkeys(source)), 0.0, 1.5),
+    Task("swap", _swap_pairs, 0.03),
+    Task("rotate", lambda source: source[1:] + source[0], 0.04),
+    Task("successor", _successor, 0.05),
+    Task("sort", lambda source: "".join(sorted(source)), 0.02),
+    Task("unique", lambda source: "".join(dict.fromkeys(source)), 0.01),
 )
 TASK_BY_NAME = {task.name: task for task in TASKS}
 

@@ -72,6 +72,12 @@ def test_all_details_of_googles_own_encoding() -> None:
     )
 
 
+def test_violations_that_the_message_tells_are_shown_once() -> None:
+    error = SelectorError("a.b: too long; nothing was stored", violations=[FieldViolation("a.b", "too long")])
+    assert str(error).count("too long") == 1
+    assert error.violations
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "standard"),
     [

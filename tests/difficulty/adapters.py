@@ -34,7 +34,8 @@ def torch_head() -> nn.Sequential:
 
 
 def _arrays(module: nn.Module) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(getattr(module, name).detach().numpy().copy() for name in ("weight", "bias"))  # type: ignore[return-value]
+    weight, bias = (getattr(module, name).detach().numpy().copy() for name in ("weight", "bias"))
+    return weight, bias
 
 
 def _projection(modules: nn.Sequential) -> Projection:

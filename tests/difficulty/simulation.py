@@ -97,9 +97,7 @@ def simulate(
             )
         )
         current = current + drift + walk * rng.normal(size=size)
-    features = features_of(
-        size, surface=surface, prior_rate=prior_rate, prior_trials=np.full(size, 16.0)
-    )
+    features = features_of(size, surface=surface, prior_rate=prior_rate, prior_trials=np.full(size, 16.0))
     return World(features, selectable, rates, batches)
 
 

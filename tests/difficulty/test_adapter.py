@@ -29,7 +29,7 @@ def test_forward_equals_torch() -> None:
         logit = torch.logit(difficulty.clamp(1e-4, 1 - 1e-4))
         expected = torch.sigmoid(functional.softplus(w) * logit + torch.tanh(b))
     assert adapter.head is not None
-    actual = adapter.head(difficulty.numpy(), np.float64(0.4), np.float64(0.3))
+    actual = adapter.head(difficulty.numpy(), 0.4, 0.3)
     np.testing.assert_allclose(actual, expected, atol=1e-6)
     assert (adapter.input_width, adapter.width) == (WIDTH, HIDDEN)
 
@@ -72,9 +72,7 @@ def test_saved_adapter_loads_as_it_was(tmp_path: Path) -> None:
         ("query.norm_out.bias", np.zeros(HIDDEN, np.float64), "float32"),
     ],
 )
-def test_a_damaged_tensor_is_named(
-    tmp_path: Path, name: str, replacement: np.ndarray | None, message: str
-) -> None:
+def test_a_damaged_tensor_is_named(tmp_path: Path, name: str, replacement: np.ndarray | None, message: str) -> None:
     path = tmp_path / "a.safetensors"
     random_adapter(2, WIDTH, HIDDEN).save(path)
     tensors = load_file(path)

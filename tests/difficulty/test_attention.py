@@ -38,7 +38,7 @@ def _by_hand(
     def head(value: float, of: np.ndarray) -> float:
         if adapter.head is None:
             return value
-        return float(adapter.head(np.float64(value), of.mean(), of.std()))
+        return float(adapter.head(value, of.mean(), of.std()))
 
     count = len(references)
     left_out = np.empty(count)

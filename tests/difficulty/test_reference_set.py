@@ -33,6 +33,8 @@ def test_dedicated_is_the_whole_newest_pass() -> None:
     references.observe(batch_of(2, [0, 1, 2], [8, 8, 8], reference=True))
     references.observe(batch_of(2, [3], [8], reference=True))
     assert _prompts(references) == [0, 1, 2, 3]
+    references.observe(batch_of(3, [], [], reference=True))
+    assert _prompts(references) == [0, 1, 2, 3]
     references.observe(batch_of(4, [7], [0], reference=True))
     references.observe(batch_of(2, [8], [0], reference=True))
     assert _prompts(references) == [7]

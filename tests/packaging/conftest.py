@@ -38,7 +38,7 @@ class Environment:
         return self.run("python", "-I", "-c", code).stdout
 
     def install(self, *arguments: str) -> None:
-        self.run("python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments)
+        self.run("python", "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check", *arguments)
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +67,13 @@ def environment(wheel: Path) -> Callable[[str, tuple[str, ...]], Environment]:
     def make(name: str, requirements: tuple[str, ...]) -> Environment:
         key = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()[:12]
         made = Environment(ENVIRONMENTS / f"{name}-{key}")
-        if not (made.folder / "complete").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(made.folder)], check=True)
-        made.install("--upgrade", "--upgrade-strategy", "eager", str(wheel), *requirements)
-        made.install("--force-reinstall", "--no-deps", str(wheel))
+        if (made.folder / "complete").exists():
+            if requirements:
+                made.install("--upgrade", *requirements)
+            made.install("--force-reinstall", "--no-deps", str(wheel))
+            return made
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(made.folder)], check=True)
+        made.install(str(wheel), *requirements)
         (made.folder / "complete").touch()
         return made
 

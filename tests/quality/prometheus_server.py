@@ -83,12 +83,12 @@ class PrometheusServer:
         """Ask until the answer is not empty; put the condition into the query, such as ``up == 1``.
 
         Raises:
-            TimeoutError: it stays empty; with the state of the targets.
+            TimeoutError: it stays empty; with the last errors of the targets.
         """
         deadline = time.monotonic() + timeout_s
         while not (found := self.query(promql)):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{promql} has no answer after {timeout_s:g} s; targets: {self.query('up')}")
+                raise TimeoutError(f"{promql} has no answer after {timeout_s:g} s; last errors: {self.target_errors()}")
             time.sleep(_POLL_S)
         return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from selector.metrics import AGE_BOUNDS, TIMES_SAMPLED_BOUNDS, ReplayMetrics, RunMetrics
+from selector.metric_families import AGE_BOUNDS, TIMES_SAMPLED_BOUNDS, ReplayMetrics, RunMetrics
 from selector.quality import Distribution, QualityWindow
 
 UNSPECIFIED, TARGETED, UNIFORM, REVIEW = range(4)
@@ -105,7 +105,6 @@ def run_metrics(run_id: str, reports: Sequence[Report] = (), **changes: object) 
         "late_reports": 9,
         "shortfalls": {"leased": 5, "pool_too_small": 1},
         "embedded_prompts": 390,
-        "encoded_texts": 360,
         "largest_domain_share": 0.25,
         "effective_sample_size": 0.7,
         "max_importance_weight": 3.5,

@@ -19,7 +19,11 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from selector.metrics import Metrics, RunMetrics
+from selector.embedding.embedder import Embedder
+from selector.embedding.metrics import EmbedderCollector
+from selector.embedding.store import EmbeddingStore
+from selector.metric_families import RunMetrics
+from selector.metrics import Metrics
 from tests.quality.runs import Group, Report, run_metrics, training_history
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -62,9 +66,10 @@ def families(metrics: Metrics) -> dict[str, tuple[str, set[str]]]:
 
 
 @pytest.fixture
-def busy() -> Metrics:
+def busy(tmp_path: Path) -> Metrics:
     """A server on which every metric has a value."""
     metrics = served([run_metrics("a", training_history(1)), run_metrics("b", training_history(2))])
+    metrics.registry.register(EmbedderCollector(Embedder(None, EmbeddingStore(tmp_path))))
     metrics.observe_rpc("SelectBatch", "OK", 0.02)
     with metrics.in_flight("SelectBatch"):
         pass

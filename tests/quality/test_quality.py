@@ -185,8 +185,8 @@ def test_folding_the_same_reports_again_gives_the_same_bits(reports: list[Report
 def test_bits_survive_a_real_history_and_a_copy_goes_its_own_way() -> None:
     history = training_history(seed=1, steps=40)
     window = folded(history[:20], capacity_groups=500)
-    branch = window.copy()
     before = window.summary()
+    branch = window.copy()
     for report in history[20:]:
         fold(branch, report)
     assert window == folded(history[:20], capacity_groups=500)
@@ -196,12 +196,12 @@ def test_bits_survive_a_real_history_and_a_copy_goes_its_own_way() -> None:
 
 
 def test_the_oldest_groups_leave_and_totals_stay() -> None:
-    history = [Report(step, {step % 7: Group([0.0, float(step % 2)], UNIFORM)}) for step in range(50)]
+    history = [Report(step, {step % 7: Group([0.1, 0.3, step / 53], UNIFORM, step / 60)}) for step in range(53)]
     full = folded(history, capacity_groups=10).summary()
     newest = folded(history[-10:], capacity_groups=10).summary()
     assert dataclasses.replace(full, totals=newest.totals) == newest
     assert full.window_groups == 10
-    assert full.totals.generated_groups == 50
+    assert full.totals.generated_groups == 53
 
 
 def test_a_report_larger_than_the_window_keeps_its_last_groups() -> None:
@@ -306,6 +306,13 @@ def test_an_unvisited_run_has_no_figures_and_no_nan() -> None:
     assert set(flat(summary).values()) == {0, None}
 
 
+def test_equal_difficulties_have_no_correlation_but_a_flat_slope() -> None:
+    report = Report(0, {q: Group([0.1, 0.1, 0.1], predicted=q / 9) for q in range(10)})
+    summary = folded([report]).summary()
+    assert summary.pearson is None
+    assert summary.calibration_slope == pytest.approx(0.0, abs=1e-12)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 3, 50])
 def test_no_variation_has_no_correlation(groups: int) -> None:
     """A mean of equal floats need not equal them, so the variance is only almost zero."""
@@ -329,9 +336,8 @@ def test_difficulties_of_groups_of_eight_fall_on_their_own_bounds() -> None:
     summary = folded([report]).summary()
     assert summary.difficulties.counts == (1,) * 9 + (0,)
     assert summary.in_band_share == pytest.approx(7 / 9)
-    tenths = folded([Report(0, {0: Group([0.1] * 7 + [0.3])})]).summary()
-    assert tenths.difficulties.counts[7] == 1, "1 - (7 * 0.1 + 0.3) / 8 is 0.875 up to rounding"
-    assert tenths.in_band_share == 1.0
+    rounded = folded([Report(0, {0: Group([0.9] * 4 + [0.6] * 4)})]).summary()
+    assert rounded.difficulties.counts[2] == 1, "1 - (4 * 0.9 + 4 * 0.6) / 8 is 0.25 up to rounding"
 
 
 @settings(deadline=None)

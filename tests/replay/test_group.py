@@ -67,7 +67,7 @@ def test_defect_is_refused(changes: dict[str, Any], reason: Reason, field: str) 
 
 
 def test_sizes_are_stated() -> None:
-    with pytest.raises(GroupRefused, match="expected 24 bytes.*got 20"):
+    with pytest.raises(GroupRefused, match=r"expected 24 bytes .* got 20"):
         validate_group(columns(response_token_ids=b"1234" * 5), RULES)
 
 

@@ -51,12 +51,12 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
     prior_logit = np.where(known, logit(rate), np.nan)
     saturated = known & ((rate <= _SATURATED) | (rate >= 1.0 - _SATURATED))
 
-    columns: list[np.ndarray] = [np.ones(size)]
+    columns: list[np.ndarray] = [np.ones(size, dtype=np.float32)]
     centre: list[float] = [0.0]
 
     def add(column: np.ndarray, pulled_to: float = 0.0) -> None:
         if size and np.ptp(column) > _NO_VARIATION:
-            columns.append(column)
+            columns.append(column.astype(np.float32))
             centre.append(pulled_to)
 
     standard, deviation = _standardised(prior_logit)
@@ -78,7 +78,7 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
         add(_standardised(features.signals[name])[0])
 
     return PopulationDesign(
-        columns=np.stack(columns, axis=1).astype(np.float32),
+        columns=np.stack(columns, axis=1),
         centre=np.array(centre),
         known=known,
         prior_logit=PRIOR_SLOPE * np.where(known, prior_logit, 0.0),

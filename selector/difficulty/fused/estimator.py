@@ -9,7 +9,7 @@ prompt's own evidence (``own_evidence``), and kappa the number of trials that m 
 * Rows of the population model. Each visited prompt counts with its evidence n under the fastest forgetting rate,
   worth ``n (1 + kappa) / (kappa + n)`` trials (at most 1 + kappa, the cold kappa, because more trials of one prompt
   tell no more about the others), halved for every half-life since the visit: 8 steps, or the age of the 1000th newest
-  row where that is more.
+  row (of the oldest, if there are fewer) where that is more.
 * Recalibration. The posterior mean's logit goes through a line close to the identity, fitted by prequential
   predictions, separately for prompts with and without own evidence.
 
@@ -40,8 +40,11 @@ _KEPT_PER_STEP = 0.98
 _LARGEST_ABSENCE = 64
 _LARGEST_SHIFT = 1.5
 _LARGEST_DRIFT = 0.25
-_DRIFT_PRECISION = 400.0
+# Drifts of around 0.03 per step are what one expects: a precision of 1000 is a deviation of that size.
+_DRIFT_PRECISION = 1000.0
+_LARGEST_DRIFT_STEP = 0.05
 _LINE_PRECISION = 100.0
+_LARGEST_LINE_STEP = 0.2
 _SMALLEST_HALF_LIFE = 8.0
 _ROWS_FOR_HALF_LIFE = 1000
 _MARGIN = 1e-3
@@ -59,7 +62,7 @@ class FusedEstimator:
         self._step = -1
         self._evidence = OwnEvidence()
         self._grid = PrequentialGrid()
-        self._drift = DiscountedNewton(np.zeros(1), np.array([_DRIFT_PRECISION]))
+        self._drift = DiscountedNewton(np.zeros(1), np.array([_DRIFT_PRECISION]), np.array([_LARGEST_DRIFT_STEP]))
         self._warm_line = _identity_line()
         self._cold_line = _identity_line()
         self._successes = 1.0
@@ -113,9 +116,7 @@ class FusedEstimator:
             population=population,
         )
 
-    def references(
-        self, features: PoolFeatures, step: int, prompt: int, limit: int
-    ) -> list[tuple[int, float, float]]:
+    def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """Always empty: the population model has no single references."""
         return []
 
@@ -207,5 +208,4 @@ def _learn_line(
 
 
 def _identity_line() -> DiscountedNewton:
-    return DiscountedNewton(np.array([0.0, 1.0]), np.full(2, _LINE_PRECISION))
-
+    return DiscountedNewton(np.array([0.0, 1.0]), np.full(2, _LINE_PRECISION), np.full(2, _LARGEST_LINE_STEP))

@@ -13,10 +13,18 @@ from scipy.special import expit
 class DiscountedNewton:
     """Parameters theta (k,) of ``logit p = offset + columns theta``, as of the newest batch."""
 
-    def __init__(self, centre: np.ndarray, precision: np.ndarray) -> None:
-        """``centre`` (k,) is where theta starts and is pulled to, with the strengths ``precision`` (k,) in nats."""
+    def __init__(self, centre: np.ndarray, precision: np.ndarray, largest_step: np.ndarray) -> None:
+        """Start at the centre.
+
+        Args:
+            centre: (k,) where theta starts and is pulled to.
+            precision: (k,) strength of that pull, in nats per squared unit.
+            largest_step: (k,) what a batch's gradient may move theta by at most: where predictions are near 0 or 1 and
+                suddenly wrong, the curvature is tiny and a whole Newton step would land far beyond the optimum.
+        """
         self._centre = centre
         self._precision = precision
+        self._largest_step = largest_step
         self._information = np.zeros((len(centre), len(centre)))
         self._pull = np.zeros(len(centre))
 
@@ -39,10 +47,12 @@ class DiscountedNewton:
         gradient = columns.T @ (successes - trials * rate)
         information = (columns * (trials * rate * (1.0 - rate))[:, None]).T @ columns
         self._information = kept * self._information + information
+        step = np.linalg.solve(self._information + np.diag(self._precision), gradient)
+        gradient = gradient / max(1.0, float(np.max(np.abs(step) / self._largest_step)))
         self._pull = kept * self._pull + information @ (theta - self._centre) + gradient
 
     def copy(self) -> DiscountedNewton:
-        other = DiscountedNewton(self._centre, self._precision)
+        other = DiscountedNewton(self._centre, self._precision, self._largest_step)
         other._information = self._information.copy()
         other._pull = self._pull.copy()
         return other

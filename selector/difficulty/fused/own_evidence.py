@@ -45,10 +45,8 @@ class OwnEvidence:
         """Successes (M, C), trials (M, C) and newest visit (M,) of these prompts, which must be held."""
         return self._successes.data[prompt], self._trials.data[prompt], self._last_step.data[prompt]
 
-    def fold(
-        self, step: int, prompt: np.ndarray, successes: np.ndarray, trials: np.ndarray, drift: np.ndarray
-    ) -> None:
-        """Add one report, M prompts that must be held; ``drift`` (M,) is the logit shift since each one's last visit."""
+    def fold(self, step: int, prompt: np.ndarray, successes: np.ndarray, trials: np.ndarray, drift: np.ndarray) -> None:
+        """Add a report of M held prompts; ``drift`` (M,) is the logit shift since each one's last visit."""
         held_successes, held_trials, last_step = self.of(prompt)
         forgotten = 1.0 / (1.0 + FORGETTING * held_trials)
         new = (step > last_step)[:, None]
