@@ -60,7 +60,8 @@ def trailing_metadata(error: ServiceError) -> tuple[tuple[str, bytes], ...]:
 
 def _shortened(text: str, limit: int, size: Callable[[str], int]) -> str:
     """The text, or as much of its beginning as fits with an ellipsis."""
-    sizes = list(accumulate((size(character) for character in text), initial=0))
+    # A character takes a byte at least, so more of them need not be looked at.
+    sizes = list(accumulate((size(character) for character in text[: limit + 1]), initial=0))
     if sizes[-1] <= limit:
         return text
     return text[: bisect_right(sizes, limit - size(_CUT)) - 1] + _CUT

@@ -39,22 +39,22 @@ def _payload(group: RolloutGroup) -> bytes:
 
 
 def test_what_was_pushed_is_there_in_a_new_process(tmp_path: Path) -> None:
-    """Six groups are acknowledged, the process is killed, and the next one returns all six, byte for byte."""
+    """Six groups are acknowledged by one process, and another returns all six, byte for byte."""
     groups = [group_of(prompt_id, 2) for prompt_id in prompts(6)]
-    before = ServiceProcess(tmp_path)
-    with before.client("durable") as client:
-        client.create_run()
-        client.register_prompts(prompts(6))
-        assert client.push_rollouts(2, groups).stored == 6
-    before.kill()
-    after = ServiceProcess(tmp_path)
+    here = InProcessService(tmp_path)
+    client = here.client("durable")
+    client.create_run()
+    client.register_prompts(prompts(6))
+    assert client.push_rollouts(2, groups).stored == 6
+    here.close()
+    there = ServiceProcess(tmp_path)
     try:
-        with after.client("durable") as client:
+        with there.client("durable") as client:
             sample = client.sample_rollouts(3, 6)
             assert (sample.shortfall, sample.eligible_groups) == (0, 6)
             assert sorted(map(_payload, sample)) == sorted(map(_payload, groups))
     finally:
-        after.terminate()
+        there.terminate()
 
 
 def test_log_probs_of_other_sampling_settings_are_refused(service: InProcessService) -> None:

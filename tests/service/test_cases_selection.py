@@ -120,7 +120,7 @@ def test_prompts_with_slow_rollouts_get_their_share(service: InProcessService) -
     pending: dict[int, list[tuple[int, str]]] = defaultdict(list)
     selected: Counter[bool] = Counter()
     replayed: Counter[bool] = Counter()
-    rolled_out = 0
+    rolled_out = late = 0
     for step in range(steps + delay + 1):
         if step < steps:
             batch = client.select_batch(step, 6)
@@ -146,7 +146,7 @@ def test_prompts_with_slow_rollouts_get_their_share(service: InProcessService) -
     # Nothing was dropped for being late, and all of it was counted.
     assert rolled_out == client.get_run().outcome_groups == 6 * steps
     figures = scraped(service.metrics_address, "slow")
-    assert figures["selector_late_groups_total", ""] == selected[True]
+    assert figures["selector_late_groups_total", ""] == late > 200
     assert figures["selector_open_leases", ""] == 0
 
 

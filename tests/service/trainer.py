@@ -101,6 +101,7 @@ class Trainer:
         salt: of the outcomes; trainers with the same salt see the same world.
         references: prompts of a reference pass, made whenever one is due; 0 = none.
         replays: whether rollouts are pushed and replayed.
+        signals: whether signals of the policy are reported, every third step.
     """
 
     client: SelectorClient
@@ -108,6 +109,7 @@ class Trainer:
     salt: str = ""
     references: int = 0
     replays: bool = False
+    signals: bool = False
 
     def steps(self, start: int, stop: int) -> list[tuple[object, ...]]:
         """Take steps ``start`` to ``stop - 1``; what each of them was answered."""
@@ -130,6 +132,9 @@ class Trainer:
             client.push_rollouts(step, groups)
             sample = client.sample_rollouts(step, max(chosen.replay_groups, 2))
             answers += [(sample.shortfall, sample.eligible_groups), *map(group_contents, sample)]
+        if self.signals and step % 3 == 0:
+            values = {p: float(noise("signal", self.salt, step, p).normal()) for p in chosen.prompt_ids}
+            client.report_training(step, effective_sample_size=0.5, signals={"entropy": values})
         return tuple(answers)
 
 

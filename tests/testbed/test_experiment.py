@@ -1,0 +1,87 @@
+"""The training loop through the real service: what is counted, reported, replayed and left to the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from selector.testbed.arms import DEFAULT, ORACLE, UNIFORM, Arm
+from selector.testbed.experiment import ExperimentConfig, run_arm
+from selector.testbed.oracle import OracleSelector
+from selector.testbed.policy import Policy
+from selector.testbed.record import ArmRun
+from selector.testbed.tasks import PromptSets, make_prompt_sets
+from tests.service.running import InProcessService
+
+REPLAYING = Arm("replaying", "DEFAULT", True, False, "The defaults with replay.")
+CONFIG = ExperimentConfig(steps=4, batch_groups=8, evaluate_every=2, measure_pool_every=2)
+SHORT = make_prompt_sets(0, training=1080, held_out=36)
+SETS = PromptSets(tuple(p for p in SHORT.training if p.level == 1)[:60], SHORT.held_out)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessService]:
+    running = InProcessService(tmp_path_factory.mktemp("service") / "state")
+    yield running
+    running.close()
+
+
+def trained(service: InProcessService, base: Policy, arm: Arm, run_id: str) -> ArmRun:
+    return run_arm(service.client(run_id), base, SETS, arm, 0, CONFIG)
+
+
+def test_the_service_saw_what_the_record_says(service: InProcessService, base: Policy) -> None:
+    done = trained(service, base, DEFAULT, "seen")
+    client = service.client("seen")
+    run, quality = client.get_run(), client.quality()
+    assert done.rollouts == run.outcome_rollouts == 4 * 8 * 8
+    assert done.generated_groups == quality.generated_groups == 32
+    assert quality.informative_per_generated == pytest.approx(done.informative_share)
+    assert run.pool.selected / 60 == done.coverage
+    assert [e.step for e in done.evaluations] == [0, 2, 4]
+    assert [e.rollouts for e in done.evaluations] == [0, 128, 256]
+    selected = [row.record.predicted_difficulty for row in client.export("selections")]
+    np.testing.assert_allclose(done.predicted, selected)
+    assert done.pool_correlation is not None
+    assert done.effective_sample_size == ()
+
+
+def test_the_same_seed_gives_the_same_training(service: InProcessService, base: Policy) -> None:
+    one, two = (trained(service, base, UNIFORM, run_id) for run_id in ("twin-1", "twin-2"))
+    assert [e.accuracy for e in one.evaluations] == [e.accuracy for e in two.evaluations]
+    np.testing.assert_array_equal(one.true, two.true)
+
+
+def test_replay_halves_the_fresh_rollouts_once_the_buffer_is_full_enough(
+    service: InProcessService, base: Policy
+) -> None:
+    done = trained(service, base, REPLAYING, "replaying")
+    replayed = len(done.effective_sample_size)
+    assert replayed >= 2
+    assert done.rollouts == (4 * 8 - replayed * 4) * 8
+    assert all(0 < size <= 1 for size in done.effective_sample_size)
+    quality = service.client("replaying").quality()
+    assert quality.effective_sample_size == pytest.approx(done.effective_sample_size[-1])
+
+
+def test_the_oracle_chooses_by_itself_and_still_reports(service: InProcessService, base: Policy) -> None:
+    done = trained(service, base, ORACLE, "oracle")
+    run = service.client("oracle").get_run()
+    assert (run.selections, run.outcome_groups) == (0, 32)
+    np.testing.assert_allclose(done.predicted, done.true, atol=1e-6)
+    assert done.pool_correlation is None
+
+
+def test_the_oracle_prefers_prompts_that_teach_and_lets_them_rest() -> None:
+    difficulty = np.tile([0.0001, 0.6, 0.9999], 400)
+    oracle = OracleSelector(len(difficulty), seed=3)
+    first = oracle.choose(difficulty, 64, 0)
+    second = oracle.choose(difficulty, 64, 1)
+    assert len(set(first)) == len(first) == 64
+    for chosen in (first, second):
+        assert np.mean(difficulty[chosen] == 0.6) > 0.8
+    # Only the uniform share may come back during the cool-down.
+    assert len(set(first) & set(second)) <= 8
