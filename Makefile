@@ -39,7 +39,7 @@ serve: $(VENV)/.installed-demo  ## the service; LISTEN=host:port METRICS_LISTEN=
 	@$(VENV)/bin/selector serve --listen $(LISTEN) --metrics-listen $(METRICS_LISTEN) --state-dir "$(STATE_DIR)"
 
 test: $(VENV)/.installed-dev  ## the quick tests, a few minutes
-	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests -q $(PYTEST_ARGS)
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.installed-dev  ## everything that the quick tests leave out
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests -q -m slow $(PYTEST_ARGS)

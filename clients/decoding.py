@@ -51,7 +51,7 @@ def _value(message: Any, name: str) -> Any:
         return tuple(short_name(field.enum_type, number) for number in value)
     if field.message_type is not None:
         return tuple(_nested(item) for item in value)
-    if field.cpp_type == field.CPPTYPE_STRING:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return tuple(value)
     return np.array(value, dtype=_DTYPES[field.cpp_type])
 

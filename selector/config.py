@@ -132,14 +132,17 @@ _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 _LARGEST_STEP_COUNT = 2**31 - 1
 
+# A score divided by less could overflow; the noise that is added to it is lost long before.
+_SMALLEST_TEMPERATURE = 1e-9
+
 # Field -> (what is expected, whether a value is). Paths are those of the request.
 _RANGES: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
     {
         "group_size": ("in [1, 4096]", lambda v: 1 <= v <= 4096),
         "target_difficulty": ("in [0, 1]", lambda v: 0 <= v <= 1),
-        "selection_temperature": ("finite and > 0", lambda v: 0 < v < math.inf),
+        "selection_temperature": ("finite and >= 1e-9", lambda v: _SMALLEST_TEMPERATURE <= v < math.inf),
         "seed": (">= 0", lambda v: v >= 0),
-        "score_temperature": ("finite and > 0", lambda v: 0 < v < math.inf),
+        "score_temperature": ("finite and >= 1e-9", lambda v: _SMALLEST_TEMPERATURE <= v < math.inf),
         "cool_down_steps": (">= 0", lambda v: v >= 0),
         "lease_steps": (">= 0", lambda v: v >= 0),
         "max_unselected_steps": (">= 0", lambda v: v >= 0),

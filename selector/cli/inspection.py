@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from google.protobuf.json_format import MessageToDict
 
+from clients.names import short_name
+from clients.results import Quality
 from selector.cli.session import connected, target_options
-from selector.cli.table import facts, table, write_json
+from selector.cli.table import facts, size, table, write_json
 
 _json_option = click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures as JSON."
@@ -23,7 +24,7 @@ _EXPORT_ROWS = 50_000
 @click.command()
 @target_options
 @_json_option
-def runs(target: str | None, state_dir: Path | None, token: str | None, json_path: Path | None) -> None:
+def runs(target: str, state_dir: Path | None, token: str | None, json_path: Path | None) -> None:
     """List all runs."""
     with connected("-", target, state_dir, token) as client:
         found = client.list_runs()
@@ -33,7 +34,7 @@ def runs(target: str | None, state_dir: Path | None, token: str | None, json_pat
             r.run_id,
             r.state,
             r.pool.active,
-            r.last_step,
+            _step(r.last_step),
             r.selections,
             r.outcome_groups,
             r.replay_groups,
@@ -49,7 +50,7 @@ def runs(target: str | None, state_dir: Path | None, token: str | None, json_pat
 @click.argument("run_id", metavar="RUN")
 @target_options
 @_json_option
-def show(run_id: str, target: str | None, state_dir: Path | None, token: str | None, json_path: Path | None) -> None:
+def show(run_id: str, target: str, state_dir: Path | None, token: str | None, json_path: Path | None) -> None:
     """Show one run: configuration, pool, and whether selection is any good."""
     with connected(run_id, target, state_dir, token) as client:
         run, quality = client.get_run(), client.quality()
@@ -62,7 +63,7 @@ def show(run_id: str, target: str | None, state_dir: Path | None, token: str | N
                 ("state", run.state),
                 ("created (UTC)", _time(run.created_unix_seconds)),
                 ("forked from", f"{run.forked_from} at step {run.forked_at_step}" if run.forked_from else None),
-                ("last step", run.last_step),
+                ("last step", _step(run.last_step)),
                 ("selections", run.selections),
                 ("outcomes", f"{run.outcome_groups} groups, {run.outcome_rollouts} rollouts"),
                 ("prompts", f"{pool.active} active, {pool.retired} retired, {pool.ineligible} ineligible"),
@@ -72,11 +73,20 @@ def show(run_id: str, target: str | None, state_dir: Path | None, token: str | N
                 ),
                 ("pool changes", f"{pool.registered_after_start} registered after the start, {pool.replaced} replaced"),
                 ("embeddings", f"{run.embedding_width} wide, {run.encoder}" if run.encoder else None),
-                ("replay", f"{run.replay_groups} groups, {run.replay_bytes} bytes"),
+                ("replay", f"{run.replay_groups} groups, {size(run.replay_bytes)}"),
                 ("reference due", run.reference_due),
             ]
         )
     )
+    _echo_quality(quality)
+    click.echo("\nconfiguration in effect")
+    click.echo(facts(list(_flat(run.config))))
+
+
+def _echo_quality(quality: Quality) -> None:
+    if not quality.window_groups:
+        click.echo("\nselection quality: no outcomes have been reported yet")
+        return
     click.echo("\nselection quality")
     click.echo(
         facts(
@@ -94,6 +104,8 @@ def show(run_id: str, target: str | None, state_dir: Path | None, token: str | N
                 ("longest since selected (steps)", quality.max_steps_since_selected),
                 ("degraded selections", quality.degraded_selections),
                 ("effective sample size of replay", quality.effective_sample_size),
+                ("largest importance weight of replay", quality.max_importance_weight),
+                ("share of tokens clipped", quality.clip_fraction),
             ]
         )
     )
@@ -111,8 +123,6 @@ def show(run_id: str, target: str | None, state_dir: Path | None, token: str | N
         ]
         click.echo()
         click.echo(table(("arm", "groups", "informative", "predicted", "measured", "error"), rows))
-    click.echo("\nconfiguration in effect")
-    click.echo(facts(list(_flat(MessageToDict(run.config, preserving_proto_field_name=True)))))
 
 
 @click.command()
@@ -123,7 +133,7 @@ def show(run_id: str, target: str | None, state_dir: Path | None, token: str | N
 def explain(
     run_id: str,
     prompt_id: str,
-    target: str | None,
+    target: str,
     state_dir: Path | None,
     token: str | None,
     json_path: Path | None,
@@ -176,7 +186,7 @@ def explain(
     help="Directory that gets outcomes.parquet, selections.parquet and predictions.parquet.",
 )
 @target_options
-def export(run_id: str, output: Path, target: str | None, state_dir: Path | None, token: str | None) -> None:
+def export(run_id: str, output: Path, target: str, state_dir: Path | None, token: str | None) -> None:
     """Export a run's outcomes, selections and current predictions as parquet."""
     import pyarrow as pa
 
@@ -249,12 +259,21 @@ def _write(path: Path, columns: tuple[tuple[str, str], ...], rows: Iterable[Any]
     return count
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+def _flat(message: Any, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Path and value of every field that is set, as one would write them in a configuration."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            yield from _flat(value, f"{prefix}{field.name}.")
+        elif field.enum_type is not None:
+            yield f"{prefix}{field.name}", short_name(field.enum_type, value)
+        elif field.name == "outcome_range":
+            yield f"{prefix}{field.name}", ", ".join(f"{bound:g}" for bound in value)
         else:
-            yield f"{prefix}{name}", value
+            yield f"{prefix}{field.name}", f"{value:g}" if isinstance(value, float) else value
+
+
+def _step(step: int) -> int | None:
+    return None if step < 0 else step
 
 
 def _time(seconds: float) -> str:

@@ -27,13 +27,31 @@ def load_config(context: click.Context, _parameter: click.Parameter, path: Path 
         content = {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise click.BadParameter(f"{path}: expected a mapping of option names to values", param_hint="--config")
-    known = {p.name for p in context.command.params if p.name not in _FLAG_ONLY}
+    known = {p.name: p for p in context.command.params if p.name and p.name not in _FLAG_ONLY}
     values: dict[str, Any] = {}
     for key, value in content.items():
         name = key.replace("-", "_")
         if name not in known:
-            options = ", ".join(sorted(n.replace("_", "-") for n in known if n))
+            options = ", ".join(sorted(n.replace("_", "-") for n in known))
             raise click.BadParameter(f"{path}: unknown key {key!r}; known are {options}", param_hint="--config")
-        values[name] = value
+        if name in values:
+            raise click.BadParameter(f"{path}: {key!r} is given twice", param_hint="--config")
+        if value is not None:
+            values[name] = _texts(value, path, key) if known[name].multiple else _text(value, path, key)
     context.default_map = {**(context.default_map or {}), **values}
     return path
+
+
+def _text(value: Any, path: Path, key: str) -> str:
+    """A value as it would be written on the command line, so that it is read and checked in the same way."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        kind = type(value).__name__
+        raise click.BadParameter(f"{path}: {key}: expected a string or a number; got a {kind}", param_hint="--config")
+    return str(value)
+
+
+def _texts(value: Any, path: Path, key: str) -> list[str]:
+    """The values of an option that may be given several times: a list, or a mapping in place of NAME=VALUE."""
+    if isinstance(value, dict):
+        return [f"{_text(name, path, key)}={_text(item, path, key)}" for name, item in value.items()]
+    return [_text(item, path, key) for item in (value if isinstance(value, list) else [value])]

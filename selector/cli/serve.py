@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,22 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str) ->
     return value
 
 
-def _adapters(_context: click.Context, _parameter: click.Parameter, values: Any) -> dict[str, Path]:
+def _adapters(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    items = values.items() if isinstance(values, dict) else (str(value).partition("=")[::2] for value in values)
-    for name, path in items:
+    for value in values:
+        name, _, path = value.partition("=")
         if not name or not path:
-            raise click.BadParameter(f"expected NAME=FILE; got {name!r}")
+            raise click.BadParameter(f"expected NAME=FILE; got {value!r}")
+        if name in found:
+            raise click.BadParameter(f"adapter {name!r} is given twice")
         found[name] = Path(path)
     return found
+
+
+def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"expected a finite number; got {value}")
+    return value
 
 
 def _option(*names: str, env: str, **settings: Any) -> Any:
@@ -77,9 +87,20 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     help="What embeds prompt texts: 'default' (MiniLM, packaged), 'none', or a sentence-transformers name or path.",
 )
 @_option("--device", env="DEVICE", default="cpu", help="Device of the encoder, such as cpu or cuda.")
-@_option("--encoder-threads", env="ENCODER_THREADS", default=0, type=click.IntRange(0), help="0 = torch's choice.")
 @_option(
-    "--adapter", "adapters", env="ADAPTERS", multiple=True, callback=_adapters, help="NAME=FILE of a trained adapter."
+    "--encoder-threads",
+    env="ENCODER_THREADS",
+    default=0,
+    type=click.IntRange(0),
+    help="Threads of the encoder, 0 = torch's choice.",
+)
+@_option(
+    "--adapter",
+    "adapters",
+    env="ADAPTERS",
+    multiple=True,
+    callback=_adapters,
+    help="NAME=FILE of a trained adapter; may be repeated (spaces in the variable, a mapping in the file).",
 )
 @_option("--token", env="TOKEN", default="", show_default=False, help="Bearer token that callers must present.")
 @_option(
@@ -89,7 +110,12 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     help="File with valid bearer tokens, one a line.",
 )
 @_option(
-    "--grace-s", env="GRACE_S", default=30.0, type=click.FloatRange(0), help="Seconds for calls in flight on stop."
+    "--grace-s",
+    env="GRACE_S",
+    default=30.0,
+    type=click.FloatRange(0),
+    callback=_finite,
+    help="Seconds for calls in flight on stop.",
 )
 @_option("--workers", env="WORKERS", default=8, type=click.IntRange(1, 256), help="Threads for blocking work.")
 @_option(
@@ -185,8 +211,15 @@ async def _serve(settings: Any) -> int:
 
 
 @click.command()
-@click.option("--target", default="127.0.0.1:50051", envvar="SELECTOR_TARGET", show_default=True, show_envvar=True)
-@click.option("--timeout-s", default=3.0, show_default=True, type=click.FloatRange(0.001))
+@_option("--target", env="TARGET", default="127.0.0.1:50051", help="HOST:PORT of the service.")
+@_option(
+    "--timeout-s",
+    env="HEALTH_TIMEOUT_S",
+    default=3.0,
+    type=click.FloatRange(0.001),
+    callback=_finite,
+    help="Seconds to wait for an answer.",
+)
 def health(target: str, timeout_s: float) -> None:
     """Ask a server whether it serves; exit code 0 if so."""
     import grpc

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from clients import SelectorClient
 
@@ -25,7 +26,9 @@ def target_options(command: _F) -> _F:
             "--target",
             envvar="SELECTOR_TARGET",
             show_envvar=True,
-            help=f"HOST:PORT of a service.  [default: {DEFAULT_TARGET}]",
+            default=DEFAULT_TARGET,
+            show_default=True,
+            help="HOST:PORT of a service.",
         ),
         click.option(
             "--state-dir",
@@ -40,15 +43,15 @@ def target_options(command: _F) -> _F:
 
 
 @contextmanager
-def connected(run_id: str, target: str | None, state_dir: Path | None, token: str | None) -> Iterator[SelectorClient]:
+def connected(run_id: str, target: str, state_dir: Path | None, token: str | None) -> Iterator[SelectorClient]:
     """A client; errors end the command with one line and exit code 1."""
     from clients import SelectorError
 
-    if target and state_dir:
+    if state_dir and click.get_current_context().get_parameter_source("target") is ParameterSource.COMMANDLINE:
         raise click.UsageError("give --target or --state-dir, not both")
     try:
         if state_dir is None:
-            with SelectorClient(target or DEFAULT_TARGET, run_id, token=token) as client:
+            with SelectorClient(target, run_id, token=token) as client:
                 yield client
         else:
             with _opened(state_dir) as address, SelectorClient(address, run_id) as client:

@@ -38,6 +38,16 @@ def facts(pairs: Sequence[tuple[str, object]]) -> str:
     return "\n".join(f"{name.ljust(width)}  {_shown(value)}" for name, value in pairs)
 
 
+def size(count: int) -> str:
+    """A number of bytes in the unit that reads best."""
+    amount, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{count} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"
+
+
 def write_json(path: Path | None, value: Any) -> None:
     """Write dataclasses, arrays and messages as JSON, if a path is given."""
     if path is None:

@@ -243,10 +243,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
             run = self._runs.get(run_id)
             start = page_position("pool", request.page_token, len(run.pool))
             estimate = run.estimate(max(run.state.last_step, 0)).estimate
-            if ids:
-                at = run.indices(ids, "prompt_ids")
-            else:
-                at = np.arange(start, min(start + size, len(run.pool)))
+            at = run.indices(ids, "prompt_ids") if ids else np.arange(start, min(start + size, len(run.pool)))
             token = page_token("pool", start + size) if not ids and start + size < len(run.pool) else ""
             return pb.PredictDifficultyResponse(
                 prompt_ids=[run.pool.prompt_ids[i] for i in at],

@@ -11,11 +11,12 @@ import logging
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
@@ -30,6 +31,7 @@ from selector.replay.store import ReplayStore
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
 from selector.service.gate import Gate
+from selector.service.health import Health
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
 from selector.service.replay_servicer import ReplayServicer
@@ -57,13 +59,6 @@ _METHODS = [
 _SCRAPE_BUDGET_S = 5.0
 
 
-@dataclass(frozen=True)
-class _Stores:
-    directory: StateDirectory
-    database: Database
-    replay: ReplayStore
-
-
 class Server:
     """One server over one state directory; ``start``, then ``stop``."""
 
@@ -72,8 +67,9 @@ class Server:
         self._blocking = ThreadPoolExecutor(settings.workers, thread_name_prefix="selector-work")
         self._estimating = ThreadPoolExecutor(2, thread_name_prefix="selector-estimate")
         self._gate = Gate(settings.tokens)
-        self._health = health.aio.HealthServicer()
-        self._stores: _Stores | None = None
+        self._health = Health(_SERVICES)
+        self._stores = ExitStack()
+        self._server: grpc.aio.Server | None = None
         self._metrics_server: MetricsServer | None = None
         self._scraped: dict[str, RunMetrics] = {}
         self.address = ""
@@ -85,25 +81,35 @@ class Server:
         Raises:
             ServiceError: the state directory cannot be used.
             EncoderError: the encoder cannot be loaded.
+            ValueError: an adapter cannot be loaded.
             OSError: an address cannot be bound.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def stop(self) -> None:
+        """Drain: refuse new calls, let those in flight finish within the grace time, close everything."""
+        self._gate.draining = True
+        await self._health.drain()
+        assert self._server is not None
+        await self._server.stop(self._settings.grace_s)
+        await self._close()
+
+    async def _start(self) -> None:
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self._blocking, time.time)
-        directory = StateDirectory(settings.state_dir)
-        try:
-            embeddings = await self._open_stores(directory)
-            encoder = await self._lanes.off_loop(
-                lambda: load_encoder(settings.encoder, settings.device, threads=settings.encoder_threads or None)
-            )
-            adapters = {name: Adapter.load(path) for name, path in settings.adapters.items()}
-        except BaseException:
-            self._close_stores(directory)
-            raise
-        assert self._stores is not None
+        database, replay, embeddings = await self._lanes.off_loop(self._open_stores)
+        encoder = await self._lanes.off_loop(
+            lambda: load_encoder(settings.encoder, settings.device, threads=settings.encoder_threads or None)
+        )
+        adapters = {name: Adapter.load(path) for name, path in settings.adapters.items()}
         self._runs = Runs(
-            RunStore(self._stores.database),
-            self._stores.replay,
+            RunStore(database),
+            replay,
             embeddings,
             adapters,
             settings.rewind_window_steps,
@@ -118,39 +124,32 @@ class Server:
         await self._lanes.off_loop(self._runs.open)
         if settings.metrics_listen:
             host, port = split_address(settings.metrics_listen)
-            self._metrics_server = self._metrics.start_http(host, port)
+            try:
+                self._metrics_server = self._metrics.start_http(host, port)
+            except OSError as error:
+                raise OSError(f"cannot listen on {settings.metrics_listen}: {error}") from error
             self.metrics_address = f"{host}:{self._metrics_server.port}"
         self._gate.ready = True
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self._health.serve()
 
-    async def stop(self) -> None:
-        """Drain: refuse new calls, let those in flight finish within the grace time, close everything."""
-        self._gate.draining = True
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self._server.stop(self._settings.grace_s)
+    def _open_stores(self) -> tuple[Database, ReplayStore, EmbeddingStore]:
+        directory = StateDirectory(self._settings.state_dir)
+        self._stores.callback(directory.close)
+        database = Database(directory.database)
+        self._stores.callback(database.close)
+        replay = ReplayStore(directory.replay, self._settings.replay_map_bytes)
+        self._stores.callback(replay.close)
+        return database, replay, EmbeddingStore(directory.embeddings)
+
+    async def _close(self) -> None:
+        """Let go of everything that was opened; calls still in flight are ended."""
+        if self._server is not None:
+            await self._server.stop(None)
         if self._metrics_server is not None:
             self._metrics_server.close()
         self._blocking.shutdown(wait=True)
         self._estimating.shutdown(wait=True, cancel_futures=True)
-        assert self._stores is not None
-        self._close_stores(self._stores.directory)
-
-    async def _open_stores(self, directory: StateDirectory) -> EmbeddingStore:
-        settings = self._settings
-
-        def opened() -> EmbeddingStore:
-            database = Database(directory.database)
-            replay = ReplayStore(directory.replay, settings.replay_map_bytes)
-            self._stores = _Stores(directory, database, replay)
-            return EmbeddingStore(directory.embeddings)
-
-        return await self._lanes.off_loop(opened)
-
-    def _close_stores(self, directory: StateDirectory) -> None:
-        if self._stores is not None:
-            self._stores.replay.close()
-            self._stores.database.close()
-        directory.close()
+        self._stores.close()
 
     async def _listen(self, embedder: Embedder) -> None:
         settings = self._settings
@@ -161,25 +160,21 @@ class Server:
             # Two servers on one port would share its callers between two states.
             ("grpc.so_reuseport", 0),
         ]
-        self._server = grpc.aio.server(interceptors=[self._gate], options=options)
+        self._server = server = grpc.aio.server(interceptors=[self._gate], options=options)
         selector = SelectorServicer(self._runs, self._lanes, embedder, limits, self._metrics, time.monotonic)
         replay = ReplayServicer(self._runs, self._lanes, limits, self._metrics, time.monotonic)
-        selector_service_pb2_grpc.add_SelectorServiceServicer_to_server(selector, self._server)
-        replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(replay, self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection([*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        selector_service_pb2_grpc.add_SelectorServiceServicer_to_server(selector, server)
+        replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(replay, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection([*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+        await self._health.load()
         host, port = split_address(settings.listen)
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound = server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
             raise OSError(f"cannot listen on {settings.listen}: {error}") from error
         self.address = f"{host}:{bound}"
-        await self._server.start()
-
-    async def _set_health(self, status: int) -> None:
-        for service in ("", *_SERVICES):
-            await self._health.set(service, status)
+        await server.start()
 
     def _run_metrics(self) -> Iterable[RunMetrics]:
         """Figures of all runs, for the scraping thread; a busy run shows what it showed last."""

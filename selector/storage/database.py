@@ -73,8 +73,8 @@ class Database:
                 _refuse_newer_schema(connection, config)
                 command.upgrade(config, "head")
                 connection.commit()
-        except sa.exc.OperationalError as error:
-            raise _storage_failed(error) from error
+        except sa.exc.DatabaseError as error:
+            raise ServiceError(Reason.STORAGE_FAILED, f"cannot use state database {self.path}: {error.orig}") from error
 
 
 def _refuse_newer_schema(connection: sa.Connection, config: Config) -> None:

@@ -106,29 +106,46 @@ class Trainer:
         )
 
     def update(self, fresh: Sequence[Group], replayed: Sequence[Group] = ()) -> StepFigures:
-        """One pass over the groups in shuffled minibatches of whole groups."""
-        rows = _stack([*fresh, *replayed])
-        with torch.no_grad():
-            old = self.policy.log_probs(rows.prompts, rows.responses)
+        """One pass over the groups in shuffled minibatches of whole groups.
+
+        Groups without contrast have no gradient. They count in every mean but are not computed, which changes
+        nothing but the time.
+        """
+        groups = [*fresh, *replayed]
+        rows = _stack(groups)
+        tokens = response_mask(rows.responses).sum(dim=(1, 2))
+        contrast = torch.tensor([group.informative for group in groups])
+        old = self._old_log_probs(rows, contrast | (torch.arange(len(groups)) >= len(fresh)))
         rate = self.config.learning_rate * min(1.0, (self.steps + 1) / self.config.warm_up_steps)
         for parameters in self._optimiser.param_groups:
             parameters["lr"] = rate
-        order = torch.randperm(len(rows.prompts), generator=self._generator)
-        clipped = []
+        order = torch.randperm(len(groups), generator=self._generator)
+        updates, clipped = 0, 0.0
         for index in order.split(self.config.minibatch_groups):
-            part = rows.take(index)
-            log_probs = self.policy.log_probs(part.prompts, part.responses)
-            result = self._loss(log_probs, old[index], part)
-            self._optimiser.zero_grad()
-            result.backward()
+            self._optimiser.zero_grad(set_to_none=False)
+            taught = index[contrast[index]]
+            if len(taught):
+                part = rows.take(taught)
+                log_probs = self.policy.log_probs(part.prompts, part.responses)
+                result = self._loss(log_probs, old[taught], part, float(tokens[index].sum()))
+                result.backward()
+                clipped += result.clip_fraction * result.tokens
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.gradient_clip)
             self._optimiser.step()
-            clipped.append(result.clip_fraction)
+            updates += 1
         self.steps += 1
         sample_size, largest = self._replay_weights(rows, old, len(fresh))
-        return StepFigures(len(clipped), sum(clipped) / len(clipped), sample_size, largest)
+        return StepFigures(updates, clipped / float(tokens.sum()), sample_size, largest)
 
-    def _loss(self, log_probs: Tensor, old: Tensor, rows: _Rows) -> ReplayLoss:
+    @torch.no_grad()
+    def _old_log_probs(self, rows: _Rows, needed: Tensor) -> Tensor:
+        """(P, G, T) of the current policy; zeros for groups that are not ``needed`` (P,)."""
+        old = torch.zeros(rows.responses.shape)
+        if needed.any():
+            old[needed] = self.policy.log_probs(rows.prompts[needed], rows.responses[needed])
+        return old
+
+    def _loss(self, log_probs: Tensor, old: Tensor, rows: _Rows, denominator: float) -> ReplayLoss:
         """The loss over real rollouts; rows without tokens only pad the smaller groups."""
         mask = response_mask(rows.responses)
         real = mask.any(dim=2)
@@ -141,6 +158,7 @@ class Trainer:
             clip_low=self.config.clip,
             clip_high=self.config.clip,
             centre="old",
+            denominator=denominator,
         )
 
     @torch.no_grad()
@@ -148,7 +166,7 @@ class Trainer:
         replayed = torch.arange(fresh, len(rows.prompts))
         if not len(replayed):
             return None, None
-        result = self._loss(old[replayed], old[replayed], rows.take(replayed))
+        result = self._loss(old[replayed], old[replayed], rows.take(replayed), 1.0)
         return result.effective_sample_size, result.max_weight
 
 

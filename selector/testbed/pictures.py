@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from selector.testbed.record import ArmRun
 
-_DPI = 160
+_DPI = 200
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ DARK = Theme("dark", "#161b22", "#e6edf3", "#3d444d")
 
 def learning_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
     """Held-out accuracy against rollouts, one line per arm: mean over seeds, lowest and highest as a band."""
-    figure = _figure(7.2, 4.6, theme)
+    figure = _figure(5.6, 4.3, theme)
     axes = figure.add_subplot()
     for arm in _arms(runs):
         style = _STYLES[arm]
@@ -82,22 +82,21 @@ def learning_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
             label="uniform's final accuracy",
         )
     axes.set_xlabel("rollouts generated, references included (thousands)")
-    axes.set_ylabel("held-out accuracy (exact, share of 1)")
+    axes.set_ylabel("held-out accuracy (exact probability)")
     axes.set_xlim(left=0)
     axes.grid(color=theme.faint, linewidth=0.6)
     seeds = len({run.seed for run in runs})
     axes.set_title(
-        f"Learning per rollout: mean of {seeds} seeds, band from lowest to highest"
-        if seeds > 1
-        else "Learning per rollout",
-        fontsize=11,
+        f"Mean of {seeds} seeds, band from lowest to highest" if seeds > 1 else "Learning per rollout",
+        fontsize=10,
         loc="left",
+        color=theme.ink,
     )
     _dress(axes, theme)
     figure.legend(
         *axes.get_legend_handles_labels(),
         loc="outside lower center",
-        ncols=5,
+        ncols=3,
         frameon=False,
         labelcolor=theme.ink,
         fontsize=9,
@@ -110,7 +109,7 @@ def learning_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
 def difficulty_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
     """Predicted against true difficulty of the prompts chosen, one panel per arm; the oracle needs none."""
     arms = [arm for arm in _arms(runs) if arm != "oracle"]
-    figure = _figure(7.2, 3.2, theme)
+    figure = _figure(5.6, 2.3, theme)
     panels = figure.subplots(1, max(1, len(arms)), sharex=True, sharey=True, squeeze=False)[0]
     edges = np.linspace(0.0, 1.0, 26)
     counts = {}
@@ -130,7 +129,7 @@ def difficulty_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
         axes.plot([0, 1], [0, 1], color=_colour("paper", theme), linewidth=1, linestyle="--")
         correlations = [r for r in (run.selected_correlation for run in runs if run.arm == arm) if r is not None]
         found = f", r = {np.mean(correlations):.2f}" if correlations else ""
-        axes.set_title(f"{arm}{found}", fontsize=11, loc="left")
+        axes.set_title(f"{arm}{found}", fontsize=10, loc="left", color=theme.ink)
         axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
         axes.set_aspect("equal")
@@ -138,10 +137,10 @@ def difficulty_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
         _dress(axes, theme)
     panels[0].set_ylabel("true difficulty")
     if mesh is not None:
-        bar = figure.colorbar(mesh, ax=list(panels), shrink=0.85, pad=0.02)
+        bar = figure.colorbar(mesh, ax=list(panels), shrink=0.7, pad=0.02, format="%g")
         bar.set_label("prompts chosen", color=theme.ink)
         bar.ax.tick_params(colors=theme.ink, which="both")
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
     return _png(figure)
 
 
@@ -161,7 +160,6 @@ def _figure(width: float, height: float, theme: Theme) -> Figure:
 def _dress(axes: Axes, theme: Theme) -> None:
     axes.set_facecolor(theme.background)
     axes.tick_params(colors=theme.ink, labelsize=9)
-    axes.title.set_color(theme.ink)
     axes.xaxis.label.set_color(theme.ink)
     axes.yaxis.label.set_color(theme.ink)
     for side, spine in axes.spines.items():

@@ -187,10 +187,11 @@ class Policy(nn.Module):
         """``group`` responses per prompt at temperature 1; one that does not end is cut at RESPONSE_WIDTH tokens."""
         count = prompts.shape[0]
         rows = count * group
-        cache, prompt_present = self._encode(prompts)
-        keys = [key.repeat_interleave(group, dim=0) for key, _ in cache]
-        values = [value.repeat_interleave(group, dim=0) for _, value in cache]
-        mask = prompt_present.repeat_interleave(group, dim=0)[:, None, None, :]
+        encoded, prompt_present = self._encode(prompts)
+        start = prompts.shape[1]
+        cache = [tuple(_room_for_responses(t.repeat_interleave(group, dim=0)) for t in pair) for pair in encoded]
+        visible = torch.ones(rows, 1, 1, start + RESPONSE_WIDTH, dtype=torch.bool)
+        visible[:, 0, 0, :start] = prompt_present.repeat_interleave(group, dim=0)
         one = torch.ones(rows, 1, dtype=torch.bool)
         length = (prompt_present.sum(dim=1) - 1).repeat_interleave(group)
         tokens = torch.full((rows, RESPONSE_WIDTH), PAD, dtype=torch.int64)
@@ -199,12 +200,11 @@ class Policy(nn.Module):
         last = torch.full((rows,), START, dtype=torch.int64)
         for t in range(RESPONSE_WIDTH):
             x = self._embed_response(last, torch.full_like(last, t), length)
-            mask = torch.cat([mask, one[:, None, None]], dim=3)
-            for layer, block in enumerate(self._layers()):
-                query, key, value = block.project(x, one)
-                keys[layer] = torch.cat([keys[layer], key], dim=2)
-                values[layer] = torch.cat([values[layer], value], dim=2)
-                x = block.finish(x, one, query, keys[layer], values[layer], mask)
+            until = start + t + 1
+            for block, (keys, values) in zip(self._layers(), cache, strict=True):
+                query, keys[:, :, until - 1 : until], values[:, :, until - 1 : until] = block.project(x, one)
+                mask = visible[..., :until]
+                x = block.finish(x, one, query, keys[:, :, :until], values[:, :, :until], mask)
             scores = torch.log_softmax(self.head(self.norm(x)), dim=-1)
             drawn = torch.multinomial(scores.exp(), 1, generator=generator)
             log_prob = scores.gather(1, drawn)[:, 0]
@@ -216,6 +216,12 @@ class Policy(nn.Module):
                 break
         shape = (count, group, RESPONSE_WIDTH)
         return Responses(tokens.view(shape), log_probs.view(shape))
+
+
+def _room_for_responses(prompt: Tensor) -> Tensor:
+    """Keys or values of prompts (rows, heads, tokens, ·), with room for those of RESPONSE_WIDTH more tokens."""
+    rows, heads, _, size = prompt.shape
+    return torch.cat([prompt, prompt.new_empty(rows, heads, RESPONSE_WIDTH, size)], dim=2)
 
 
 @torch.no_grad()

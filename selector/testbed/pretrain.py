@@ -28,7 +28,7 @@ class PretrainConfig:
 
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     seed: int = 0
-    updates: int = 300
+    updates: int = 340
     batch: int = 128
     learning_rate: float = 4e-3
     warm_up: int = 50

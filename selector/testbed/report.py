@@ -30,7 +30,7 @@ th, td { padding: 0.4rem 0.6rem; border-bottom: 1px solid var(--line); text-alig
 th:first-child, td:first-child { text-align: left; }
 td { white-space: nowrap; }
 th { font-weight: 600; }
-img { display: block; width: 100%; height: auto; }
+img { display: block; width: 100%; max-width: 44rem; height: auto; margin: 0 auto; }
 figure { margin: 1rem 0; }
 dt { font-weight: 600; }
 dd { margin: 0 0 0.5rem; }

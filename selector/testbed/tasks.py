@@ -36,12 +36,12 @@ class Task:
 
 
 TASKS: tuple[Task, ...] = (
-    Task("reverse", lambda source: source[::-1], 0.04),
-    Task("swap", _swap_pairs, 0.03),
-    Task("rotate", lambda source: source[1:] + source[0], 0.04),
-    Task("successor", _successor, 0.05),
-    Task("sort", lambda source: "".join(sorted(source)), 0.02),
-    Task("unique", lambda source: "".join(dict.fromkeys(source)), 0.01),
+    Task("reverse", lambda source: source[::-1], 0.065),
+    Task("swap", _swap_pairs, 0.055),
+    Task("rotate", lambda source: source[1:] + source[0], 0.065),
+    Task("successor", _successor, 0.075),
+    Task("sort", lambda source: "".join(sorted(source)), 0.035),
+    Task("unique", lambda source: "".join(dict.fromkeys(source)), 0.025),
 )
 TASK_BY_NAME = {task.name: task for task in TASKS}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 import subprocess
@@ -64,6 +65,7 @@ def environment(wheel: Path) -> Callable[[str, tuple[str, ...]], Environment]:
     pip resolves the requirements together with the wheel's own, so a bound that the wheel does not allow fails.
     """
 
+    @functools.cache
     def make(name: str, requirements: tuple[str, ...]) -> Environment:
         key = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()[:12]
         made = Environment(ENVIRONMENTS / f"{name}-{key}")

@@ -235,7 +235,9 @@ def filled(service: InProcessService) -> Iterator[Stubs]:
     stubs.call("RegisterPrompts", pb.RegisterPromptsRequest(run_id=RUN, prompts=prompts, request_id="register-1"))
     stubs.call("RetirePrompts", pb.RetirePromptsRequest(run_id=RUN, prompt_ids=["p11"], request_id="retire-1"))
     for step in range(STEPS):
-        select = pb.SelectBatchRequest(run_id=RUN, step=step, batch_size=4, fresh_only=True, request_id=f"select-{step}")
+        select = pb.SelectBatchRequest(
+            run_id=RUN, step=step, batch_size=4, fresh_only=True, request_id=f"select-{step}"
+        )
         batch = stubs.call("SelectBatch", select)
         report = pb.ReportOutcomesRequest(
             run_id=RUN,

@@ -31,7 +31,7 @@ def _group(prompt_id: str = "p0", log_prob: float = -1.0, **sampling: Any) -> Ro
         policy_version=STEPS,
         prompt_token_ids=[1],
         response_token_ids=[[1], [2]],
-        behavior_log_probs=[np.float32([log_prob]), [-1.0]],
+        behavior_log_probs=[np.array([log_prob], dtype=np.float32), [-1.0]],
         rewards=[0.0, 1.0],
         outcomes=[0.0, 1.0],
         sampling={**SAMPLING, "log_prob_mode": "PROCESSED", **sampling},
@@ -50,7 +50,9 @@ class _Refused:
 
 _REFUSED = {
     "other-config": _Refused(lambda c: c.create_run({}), AlreadyExists, "RUN_EXISTS", "config.group_size"),
-    "config": _Refused(lambda c: c.create_run({"group_size": 0}), InvalidArgument, "INVALID_FIELD", "config.group_size"),
+    "config": _Refused(
+        lambda c: c.create_run({"group_size": 0}), InvalidArgument, "INVALID_FIELD", "config.group_size"
+    ),
     "contradiction": _Refused(
         lambda c: c.create_run({"score": "uniform", "score_temperature": 1.0}),
         InvalidArgument,

@@ -21,7 +21,7 @@ _OUT_OF_RANGE: Mapping[str, tuple[Any, ...]] = {
     "preset": (_ENUM, -1),
     "group_size": (0, -1, 4097),
     "target_difficulty": _NOT_A_SHARE,
-    "selection_temperature": _NOT_POSITIVE,
+    "selection_temperature": (5e-324, *_NOT_POSITIVE),
     "seed": (-1,),
     "outcome_range": (
         [0.0],
@@ -41,7 +41,7 @@ _OUT_OF_RANGE: Mapping[str, tuple[Any, ...]] = {
     "estimator.tracker_decay": (0.0, *_NOT_A_SHARE),
     "estimator.embedding_components": (-1, 257),
     "score": (_ENUM, -1),
-    "score_temperature": _NOT_POSITIVE,
+    "score_temperature": (5e-324, *_NOT_POSITIVE),
     "score_evaluation": (_ENUM, -1),
     "cool_down_steps": (-1,),
     "replay.fresh_fraction": (0.0, *_NOT_A_SHARE),

@@ -239,8 +239,15 @@ def test_is_refused_and_changes_nothing(stubs: Stubs, case: Case) -> None:
 def test_waiting_without_a_deadline_is_refused(stubs: Stubs) -> None:
     """Cases are sent with a deadline, so this one stands alone."""
     request = pb.SampleRolloutsRequest(run_id=RUN, step=STEPS + 1, count=1000, wait=True)
-    case = Case("wait-without-a-deadline", "SampleRollouts", request, "wait", Reason.CONTRADICTORY_FIELDS, ("deadline",))
+    case = Case(
+        "wait-without-a-deadline", "SampleRollouts", request, "wait", Reason.CONTRADICTORY_FIELDS, ("deadline",)
+    )
     check_refused(stubs, case, timeout_s=None)
+
+
+def _second_group(request: Any) -> pb.RolloutGroup:
+    unsound: pb.RolloutGroup = request[0].groups[1]
+    return unsound
 
 
 def test_skip_refused_stores_what_is_sound_and_lists_the_rest(stubs: Stubs) -> None:
@@ -250,7 +257,7 @@ def test_skip_refused_stores_what_is_sound_and_lists_the_rest(stubs: Stubs) -> N
     stubs.call("CreateRun", selector_pb.CreateRunRequest(run_id=run, config=config))
     prompts = [selector_pb.Prompt(prompt_id=f"p{i}") for i in range(2)]
     stubs.call("RegisterPrompts", selector_pb.RegisterPromptsRequest(run_id=run, prompts=prompts))
-    groups = [group(prompt_id="p1", group_id="sound"), *(case.request[0].groups[1] for case in _GROUP)]
+    groups = [group(prompt_id="p1", group_id="sound"), *(_second_group(case.request) for case in _GROUP)]
     answer = stubs.call("PushRollouts", push(*groups, run_id=run, skip_refused=True))
     assert answer.stored == 1
     assert [(r.index, r.reason, f"groups[1].{r.field}", r.prompt_id) for r in answer.refused] == [

@@ -67,9 +67,7 @@ _RUNS = [
     *_run_ids("GetRun"),
     _case("page-size-negative", pb.ListRunsRequest(page_size=-1), "page_size", "expected", "[0, 1000]; got -1"),
     _case("page-size-large", pb.ListRunsRequest(page_size=1001), "page_size", "[0, 1000]; got 1001"),
-    _case(
-        "page-token-garbage", pb.ListRunsRequest(page_token="§§"), "page_token", reason=Reason.INVALID_PAGE_TOKEN
-    ),
+    _case("page-token-garbage", pb.ListRunsRequest(page_token="§§"), "page_token", reason=Reason.INVALID_PAGE_TOKEN),
     _case(
         "page-token-not-ours", pb.ListRunsRequest(page_token="aGFsbG8="), "page_token", reason=Reason.INVALID_PAGE_TOKEN
     ),

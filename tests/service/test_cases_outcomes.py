@@ -153,7 +153,7 @@ def test_a_whole_report_of_aborted_rollouts_frees_its_leases(service: InProcessS
     client = _run(service, "all-aborted", {"cool_down_steps": 0})
     batch = client.select_batch(3, 4)
     answer = client.report_outcomes(
-        3, dict.fromkeys(batch.prompt_ids, [0.0]), statuses=dict.fromkeys(batch.prompt_ids, ["ABORTED"])
+        3, {p: [0.0] for p in batch.prompt_ids}, statuses={p: ["ABORTED"] for p in batch.prompt_ids}
     )
     assert (answer.applied_groups, answer.empty_groups) == (0, 4)
     predictions = client.predict_difficulty()

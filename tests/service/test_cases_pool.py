@@ -154,9 +154,7 @@ def test_prompts_not_seen_for_long_are_reviewed(service: InProcessService) -> No
             if prompt_id in last_seen:
                 assert arm == "REVIEW"
                 last_seen[prompt_id] = step
-        client.report_outcomes(
-            step, {p: [1.0] * 8 if p in last_seen else [1.0, 0.0] * 4 for p in batch.prompt_ids}
-        )
+        client.report_outcomes(step, {p: [1.0] * 8 if p in last_seen else [1.0, 0.0] * 4 for p in batch.prompt_ids})
         # Two review slots a step hold a backlog of six up by three steps at most.
         assert all(step - seen <= 10 + 3 for seen in last_seen.values())
     assert client.quality().max_steps_since_selected <= 13

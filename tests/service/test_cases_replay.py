@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServi
     running.close()
 
 
-def _run(service: InProcessService, run_id: str, replay: dict[str, object] | None = None, **config: object) -> SelectorClient:
+def _run(
+    service: InProcessService, run_id: str, replay: dict[str, object] | None = None, **config: object
+) -> SelectorClient:
     client = service.client(run_id)
     client.create_run({"replay": replay or {}, **config})
     client.register_prompts(prompts(12))
@@ -102,6 +105,8 @@ def test_a_group_comes_back_byte_for_byte(service: InProcessService) -> None:
     client = _run(service, "bytes")
     random = noise("bytes")
     lengths = [5, 1, 300]
+    # Ordinary, subnormal and tiny float32.
+    scales = np.array([-1.0, -1e-42, -1e-7], dtype=np.float32)
     pushed = group_of(
         "p000",
         7,
@@ -109,8 +114,9 @@ def test_a_group_comes_back_byte_for_byte(service: InProcessService) -> None:
         group_id="a group of my own",
         rewards=[0.25, -1e-300, 3.0],
         response_token_ids=[random.integers(-(2**31), 2**31, n) for n in lengths],
-        # Subnormal, tiny and ordinary float32.
-        behavior_log_probs=[-random.random(n, dtype=np.float32) * np.float32(10.0**-e) for e, n in zip((0, 42, 7), lengths, strict=True)],
+        behavior_log_probs=[
+            scale * random.random(n, dtype=np.float32) for scale, n in zip(scales, lengths, strict=True)
+        ],
         loss_masks=[random.integers(0, 2, n) for n in lengths],
         statuses=["COMPLETED", "TRUNCATED", "UNSCORABLE"],
         columns={
@@ -119,7 +125,7 @@ def test_a_group_comes_back_byte_for_byte(service: InProcessService) -> None:
             "values": random.normal(size=(3, 2)).astype(np.float16),
             "opaque": [b"", b"\x00\xff", b"abc"],
         },
-    )  # fmt: skip
+    )
     client.push_rollouts(9, [pushed])
     (back,) = client.sample_rollouts(10, 1)
     assert back.to_proto().SerializeToString(deterministic=True) == pushed.to_proto().SerializeToString(
@@ -204,7 +210,7 @@ def test_turns_and_tool_tokens_keep_their_spans(service: InProcessService) -> No
     log_probs = [[-0.1, -0.2, math.nan, 3.0, math.inf, -0.3], [-0.4, -math.inf, 0.0]]
     tokens = [list(range(6)), [9, 8, 7]]
     turns = {"turns": [np.array([[0, 2], [2, 5], [5, 6]]), np.array([[0, 1], [1, 2], [2, 3]])]}
-    fields = {"response_token_ids": tokens, "behavior_log_probs": log_probs, "columns": turns}
+    fields: dict[str, Any] = {"response_token_ids": tokens, "behavior_log_probs": log_probs, "columns": turns}
     assert client.push_rollouts(0, [group_of("p000", 0, loss_masks=masks, **fields)]).stored == 1
     (back,) = client.sample_rollouts(0, 1)
     for i in range(2):

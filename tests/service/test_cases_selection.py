@@ -1,4 +1,4 @@
-"""How a run is steered: targets, repeated calls, the uniform arm, slow rollouts, bias, and references that never come."""
+"""How a run is steered: targets, repeated calls, the uniform arm, slow rollouts, bias, and overdue references."""
 
 from __future__ import annotations
 
@@ -138,6 +138,7 @@ def test_prompts_with_slow_rollouts_get_their_share(service: InProcessService) -
             pushed = client.push_rollouts(step, [group_of(p, version, outcomes[p]) for p in finished])
             assert pushed.stored + pushed.uninformative == len(finished)
             rolled_out += len(finished)
+            late += len(finished) if version < min(step, steps - 1) else 0
         if 20 <= step < steps:
             replayed.update(group.prompt_id in slow for group in client.sample_rollouts(step, 8))
     # 420 selections and 400 samples: two standard deviations are less than 0.05 of either.
@@ -153,11 +154,9 @@ def test_prompts_with_slow_rollouts_get_their_share(service: InProcessService) -
 def test_the_populations_success_rate_is_told_beside_a_batch_reward_that_selection_moved(
     service: InProcessService,
 ) -> None:
-    """The policy does not change; targeting lifts the batch's mean outcome, and only the uniform arm shows the truth."""
+    """The policy does not change; targeting lifts the batch's mean, and only the uniform arm shows the truth."""
     client = service.client("bias")
-    client.create_run(
-        {"reference": {"fraction": 0.25}, "cool_down_steps": 2, "score_temperature": 0.2, "seed": 2}
-    )
+    client.create_run({"reference": {"fraction": 0.25}, "cool_down_steps": 2, "score_temperature": 0.2, "seed": 2})
     ids = prompts(80)
     # Most prompts are out of reach, a quarter is half solved: 0.14 on average.
     rates = {prompt_id: 0.5 if i % 4 == 0 else 0.02 for i, prompt_id in enumerate(ids)}

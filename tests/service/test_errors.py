@@ -115,7 +115,9 @@ def test_quotas_name_their_limit(small_stubs: Stubs) -> None:
     fork = pb.ForkRunRequest(run_id=RUN, new_run_id="third", step=1)
     assert _quota(small_stubs, "ForkRun", fork) == ("max_runs", "2")
     prompts = [pb.Prompt(prompt_id=f"more-{i}") for i in range(9)]
-    register = pb.RegisterPromptsRequest(run_id="second", prompts=[*prompts, *(pb.Prompt(prompt_id=f"b{i}") for i in range(12))])
+    register = pb.RegisterPromptsRequest(
+        run_id="second", prompts=[*prompts, *(pb.Prompt(prompt_id=f"b{i}") for i in range(12))]
+    )
     assert _quota(small_stubs, "RegisterPrompts", register) == ("max_prompts", "20")
     long = [pb.Prompt(prompt_id=f"long-{i}", text="x" * 50_000) for i in range(3)]
     stream = [pb.RegisterPromptsRequest(run_id=RUN, prompts=[prompt]) for prompt in long]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _check_against_a_twin(service: InProcessService, configs: Mapping[str, Mappi
     """Every config: a run that is restarted, forked, and rewound twice, against its twin that runs through."""
 
     def trainer(run_id: str, salt: str = "") -> Trainer:
-        dedicated = configs[run_id.split("/")[0]].get("reference", {}).get("mode") == "DEDICATED"
+        dedicated = configs[run_id.partition("/")[0]].get("reference", {}).get("mode") == "DEDICATED"
         client = service.client(run_id.replace("/", "."))
         return Trainer(client, BATCH, salt, references=REFERENCES if dedicated else 0, **habits)
 
@@ -111,12 +112,28 @@ def _check_against_a_twin(service: InProcessService, configs: Mapping[str, Mappi
         assert _ending(fork.client) == ending, name
 
 
-@pytest.mark.parametrize("estimator", ["FUSED", "ATTENTION", "TRACKER"])
-def test_every_score_and_reference_mode_goes_on_as_its_twin(own_service: InProcessService, estimator: str) -> None:
-    configs = {
-        f"{score}-{mode}": {"estimator": {"name": estimator}, "score": score, "reference": MODES[mode]}
-        for score, mode in itertools.product(SCORES, MODES)
-    }
+_ESTIMATORS = ("FUSED", "ATTENTION", "TRACKER")
+_ALL = list(itertools.product(range(len(SCORES)), range(len(MODES))))
+
+
+@pytest.mark.parametrize("estimator", _ESTIMATORS)
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        # With every estimator each score and each mode once; the whole product takes three times as long.
+        pytest.param([(i, i % len(MODES)) for i in range(len(SCORES))], id="each"),
+        pytest.param(_ALL, id="product", marks=pytest.mark.slow),
+    ],
+)
+def test_every_estimator_score_and_reference_mode_goes_on_as_its_twin(
+    own_service: InProcessService, estimator: str, pairs: list[tuple[int, int]]
+) -> None:
+    shift = _ESTIMATORS.index(estimator)
+    configs: dict[str, dict[str, Any]] = {}
+    for score, mode in pairs:
+        name = list(MODES)[(mode + shift) % len(MODES)]
+        config = {"estimator": {"name": estimator}, "score": SCORES[score], "reference": MODES[name]}
+        configs[f"{SCORES[score]}-{name}"] = config
     _check_against_a_twin(own_service, configs, signals=estimator == "FUSED")
 
 
@@ -126,7 +143,7 @@ def test_every_replay_policy_goes_on_as_its_twin(own_service: InProcessService) 
 
 
 def test_draws_from_the_posterior_review_and_staged_rounds_go_on_as_their_twin(own_service: InProcessService) -> None:
-    configs = {
+    configs: dict[str, dict[str, Any]] = {
         "thompson": {"score_evaluation": "THOMPSON"},
         "review": {"max_unselected_steps": 2, "review_fraction": 0.5},
         "strict": {"strict_cool_down": True, "cool_down_steps": 4},
@@ -142,46 +159,49 @@ _Call = Callable[[SelectorClient], object]
 def _calls(steps: int) -> list[_Call]:
     """Every call of some steps: rounds, reports that are late, pushes and samples; each says what it was answered."""
     calls: list[_Call] = []
-    waiting: dict[int, tuple[str, ...]] = {}
+    waiting: dict[tuple[int, int], tuple[str, ...]] = {}
 
     def select(client: SelectorClient, step: int, round_: int) -> object:
         selection = client.select_batch(step, BATCH // (1 + round_), round=round_)
-        waiting[10 * step + round_] = selection.prompt_ids
+        waiting[step, round_] = selection.prompt_ids
         return contents(selection)
 
     def report(client: SelectorClient, step: int, round_: int, part: slice) -> object:
-        ids = waiting[10 * step + round_][part]
+        ids = waiting[step, round_][part]
         return client.report_outcomes(step, outcomes_of(ids, step)) if ids else None
 
     def push(client: SelectorClient, step: int) -> object:
-        ids = waiting[10 * step]
-        return client.push_rollouts(step, [group_of(p, step) for p in ids])
+        return client.push_rollouts(step, [group_of(prompt_id, step) for prompt_id in waiting[step, 0]])
 
     def sample(client: SelectorClient, step: int) -> object:
         return [group_contents(group) for group in client.sample_rollouts(step, 3)]
 
+    def signal(client: SelectorClient, step: int) -> object:
+        return client.report_training(step, signals={"entropy": {"p001": float(step)}})
+
     for step in range(steps):
-        calls.append(lambda client, step=step: select(client, step, 0))
-        calls.append(lambda client, step=step: report(client, step, 0, slice(0, 3)))
-        calls.append(lambda client, step=step: select(client, step, 1))
-        calls.append(lambda client, step=step: push(client, step))
-        calls.append(lambda client, step=step: report(client, step, 1, slice(None)))
-        calls.append(lambda client, step=step: sample(client, step))
+        calls += [
+            partial(select, step=step, round_=0),
+            partial(report, step=step, round_=0, part=slice(0, 3)),
+            partial(select, step=step, round_=1),
+            partial(push, step=step),
+            partial(report, step=step, round_=1, part=slice(None)),
+            partial(sample, step=step),
+        ]
         if step > 0:
             # The rest of the previous step comes late.
-            calls.append(lambda client, step=step: report(client, step - 1, 0, slice(3, None)))
-        calls.append(lambda client, step=step: client.report_training(step, signals={"s": {"p001": float(step)}}))
-        calls.append(lambda client: prediction_contents(client.predict_difficulty()))
+            calls.append(partial(report, step=step - 1, round_=0, part=slice(3, None)))
+        calls += [partial(signal, step=step), lambda client: prediction_contents(client.predict_difficulty())]
     return calls
 
 
 def test_a_restart_between_any_two_calls_changes_nothing(own_service: InProcessService) -> None:
-    calls = _calls(4)
+    calls = _calls(3)
     _begin(own_service.client("through"), {})
     _begin(own_service.client("restarted"), {})
     through = [call(own_service.client("through")) for call in calls]
     restarted = []
-    for call in _calls(4):
+    for call in _calls(3):
         own_service.restart()
         restarted.append(call(own_service.client("restarted")))
     assert restarted == through

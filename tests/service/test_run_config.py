@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from selector.v1 import run_pb2
@@ -197,3 +198,50 @@ def test_in_batch_references_take_an_eighth_whatever_the_preset(in_effect: InEff
     for preset in _PRESETS:
         found = in_effect({"preset": preset, "reference": {"mode": "IN_BATCH"}})
         assert found["reference.fraction"] == 0.125
+
+
+_TINY = 5e-324
+_MOST = 2**31 - 1
+
+_EXTREMES: Mapping[str, dict[str, Any]] = {
+    "near-target-cold": {"score": "NEAR_TARGET", "selection_temperature": 1e-9},
+    "near-target-hot": {"score": "NEAR_TARGET", "selection_temperature": 1.7e308},
+    "learnable-cold": {"score_temperature": 1e-9},
+    "learnable-hot": {"score_temperature": 1.7e308},
+    "informative-cold": {"score": "INFORMATIVE", "score_temperature": 1e-9, "group_size": 4096},
+    "informative-of-one": {"score": "INFORMATIVE", "group_size": 1},
+    "thompson-cold": {"score_evaluation": "THOMPSON", "score_temperature": 1e-9},
+    "largest-seed": {"seed": 2**63 - 1},
+    "widest-outcomes": {"outcome_range": [-8e307, 8e307]},
+    "narrowest-outcomes": {"outcome_range": [0.0, _TINY]},
+    "forgets-at-once": {"estimator": {"name": "TRACKER", "tracker_decay": _TINY}},
+    "most-components": {"estimator": {"embedding_components": 256}},
+    "no-components": {"estimator": {"embedding_components": 0}},
+    "all-uniform": {"reference": {"fraction": 1.0}},
+    "all-review": {"review_fraction": 1.0, "max_unselected_steps": 1},
+    "never-again": {"cool_down_steps": _MOST, "strict_cool_down": True, "lease_steps": _MOST},
+    "one-long-pass": {"preset": "PAPER", "reference": {"size": 1_000_000, "every_steps": _MOST}},
+    "all-replay": {"replay": {"fresh_fraction": _TINY, "capacity_bytes": 1, "capacity_groups": 1}},
+}
+
+
+@pytest.mark.parametrize("config", _EXTREMES.values(), ids=_EXTREMES)
+def test_accepted_extremes_select_and_predict(service: InProcessService, config: dict[str, Any]) -> None:
+    """Whatever is not refused works, up to the largest step and for certain priors too."""
+    client = service.client(f"extreme-{list(_EXTREMES.values()).index(config)}")
+    client.create_run(config)
+    ids = [f"p{i}" for i in range(30)]
+    embeddings = np.random.default_rng(0).normal(size=(30, 4))
+    client.register_prompts(ids, embeddings=embeddings, priors=[(1.0, _MOST), (0.0, 1), None] * 10)
+    low, high = config.get("outcome_range", (0.0, 1.0))
+    for step in (0, 1, 2**53 - 2, 2**53 - 1):
+        batch = client.select_batch(step, 6)
+        assert len(batch) == 6
+        assert np.isfinite([batch.predicted_difficulties, batch.standard_errors]).all()
+        assert ((batch.probabilities > 0) & (batch.probabilities <= 1)).all()
+        client.report_outcomes(step, {prompt_id: [low, high, low] for prompt_id in batch.prompt_ids})
+    predictions = client.predict_difficulty()
+    assert ((predictions.predicted_difficulties > 0) & (predictions.predicted_difficulties < 1)).all()
+    assert (predictions.standard_errors > 0).all()
+    client.rewind(1)
+    assert client.get_run().last_step == 0

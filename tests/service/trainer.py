@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clients import Predictions, RolloutGroup, Selection, SelectorClient
 from selector.v1 import selector_service_pb2 as pb
-from selector.v1.selector_service_pb2_grpc import SelectorServiceStub
 
 
 def prompts(count: int, prefix: str = "p") -> list[str]:
@@ -141,17 +140,12 @@ class Trainer:
 def selection_bytes(address: str, request: pb.SelectBatchRequest) -> bytes:
     """The answer to a SelectBatch as it came over the wire."""
     with grpc.insecure_channel(address) as channel:
-        call = channel.unary_unary(
+        call: grpc.UnaryUnaryMultiCallable[pb.SelectBatchRequest, bytes] = channel.unary_unary(
             f"/{pb.DESCRIPTOR.services_by_name['SelectorService'].full_name}/SelectBatch",
             request_serializer=pb.SelectBatchRequest.SerializeToString,
         )
         answer: bytes = call(request, timeout=30)
     return answer
-
-
-def stub(channel: grpc.Channel) -> SelectorServiceStub:
-    """The generated stub, for what the client does not offer."""
-    return SelectorServiceStub(channel)
 
 
 def scraped(metrics_address: str, run_id: str) -> dict[tuple[str, str], float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +43,7 @@ def test_the_service_saw_what_the_record_says(service: InProcessService, base: P
     assert [e.step for e in done.evaluations] == [0, 2, 4]
     assert [e.rollouts for e in done.evaluations] == [0, 128, 256]
     selected = [row.record.predicted_difficulty for row in client.export("selections")]
-    np.testing.assert_allclose(done.predicted, selected)
+    assert done.predicted == pytest.approx(selected)
     assert done.pool_correlation is not None
     assert done.effective_sample_size == ()
 

@@ -81,7 +81,7 @@ def test_the_verdict_counts_seeds_that_did_not_get_there() -> None:
     runs = [*runs_of(1), run_of("uniform", RISING, 1), run_of("default", FLAT, 1)]
     text = verdict(runs)
     assert "Paper did not reach that with any seed" in text
-    assert "Default got there with 1 of 2 seeds on 0.50 times uniform's rollouts" in text
+    assert "Default got there with 1 of 2 seeds on 0.67 times uniform's rollouts" in text
     assert "mean of 2 seeds" in text
 
 
