@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from clients import SelectorClient
+from clients import RetryPolicy, SelectorClient
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 DEFAULT_TARGET = "127.0.0.1:50051"
+# Somebody waits at the terminal: say soon that nobody answers.
+_RETRY = RetryPolicy(max_attempts=3)
 
 
 def target_options(command: _F) -> _F:
@@ -51,7 +53,7 @@ def connected(run_id: str, target: str, state_dir: Path | None, token: str | Non
         raise click.UsageError("give --target or --state-dir, not both")
     try:
         if state_dir is None:
-            with SelectorClient(target, run_id, token=token) as client:
+            with SelectorClient(target, run_id, token=token, retry=_RETRY) as client:
                 yield client
         else:
             with _opened(state_dir) as address, SelectorClient(address, run_id) as client:

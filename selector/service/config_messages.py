@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from selector.config import RunConfig, SamplingSettings
 from selector.errors import invalid
@@ -38,6 +39,10 @@ def sampling_from(message: run_pb2.SamplingSettings, path: str) -> SamplingSetti
 
 
 def _set_fields(message: Message, path: str) -> dict[str, Any]:
+    unknown = [str(field.field_number) for field in UnknownFieldSet(message)]
+    if unknown:
+        # Ignoring a setting of a newer client would run another experiment than it asked for.
+        raise invalid(path, f"unknown field number {', '.join(unknown)}; the client is newer than the server")
     result: dict[str, Any] = {}
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_MESSAGE:

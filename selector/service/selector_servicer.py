@@ -37,20 +37,24 @@ _EXPORT_ROWS = 2000
 
 
 class SelectorServicer(pb_grpc.SelectorServiceServicer):
-    """See ``proto/selector/v1/selector_service.proto``."""
+    """See ``proto/selector/v1/selector_service.proto``.
+
+    Attributes:
+        embedder: set once the encoder is loaded; the gate lets no call in before.
+    """
+
+    embedder: Embedder
 
     def __init__(
         self,
         runs: Runs,
         lanes: Lanes,
-        embedder: Embedder,
         limits: Limits,
         observer: RpcObserver,
         monotonic: Callable[[], float],
     ) -> None:
         self._runs = runs
         self._lanes = lanes
-        self._embedder = embedder
         self._limits = limits
         self.observer = observer
         self.monotonic = monotonic
@@ -151,7 +155,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run = self._runs.get(first.run_id)
         self._limits.check_prompts(run.pool.index, specs)
         prepared = await self._lanes.off_loop(
-            lambda: prepare(run.config, run.row.space, specs, self._embedder, lambda: context.cancelled() is True)
+            lambda: prepare(run.config, run.row.space, specs, self.embedder, lambda: context.cancelled() is True)
         )
         replace = first.replace
         result = await self._lanes.run(

@@ -103,9 +103,6 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self._blocking, time.time)
         database, replay, embeddings = await self._lanes.off_loop(self._open_stores)
-        encoder = await self._lanes.off_loop(
-            lambda: load_encoder(settings.encoder, settings.device, threads=settings.encoder_threads or None)
-        )
         adapters = {name: Adapter.load(path) for name, path in settings.adapters.items()}
         self._runs = Runs(
             RunStore(database),
@@ -118,9 +115,13 @@ class Server:
             time.time,
         )
         self._metrics = Metrics(CollectorRegistry(), self._run_metrics, settings.metrics_max_runs, methods=_METHODS)
-        embedder = Embedder(encoder, embeddings)
-        self._metrics.registry.register(EmbedderCollector(embedder))
-        await self._listen(embedder)
+        selector = await self._listen()
+        # Loading an encoder takes seconds, which the port need not wait for.
+        encoder = await self._lanes.off_loop(
+            lambda: load_encoder(settings.encoder, settings.device, threads=settings.encoder_threads or None)
+        )
+        selector.embedder = Embedder(encoder, embeddings)
+        self._metrics.registry.register(EmbedderCollector(selector.embedder))
         await self._lanes.off_loop(self._runs.open)
         if settings.metrics_listen:
             host, port = split_address(settings.metrics_listen)
@@ -151,7 +152,7 @@ class Server:
         self._estimating.shutdown(wait=True, cancel_futures=True)
         self._stores.close()
 
-    async def _listen(self, embedder: Embedder) -> None:
+    async def _listen(self) -> SelectorServicer:
         settings = self._settings
         limits = Limits(settings.max_runs, settings.max_prompts, settings.max_stream_bytes, settings.max_message_bytes)
         options = [
@@ -161,7 +162,7 @@ class Server:
             ("grpc.so_reuseport", 0),
         ]
         self._server = server = grpc.aio.server(interceptors=[self._gate], options=options)
-        selector = SelectorServicer(self._runs, self._lanes, embedder, limits, self._metrics, time.monotonic)
+        selector = SelectorServicer(self._runs, self._lanes, limits, self._metrics, time.monotonic)
         replay = ReplayServicer(self._runs, self._lanes, limits, self._metrics, time.monotonic)
         selector_service_pb2_grpc.add_SelectorServiceServicer_to_server(selector, server)
         replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(replay, server)
@@ -172,9 +173,12 @@ class Server:
         try:
             bound = server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {settings.listen}: {error}") from error
+            # gRPC does not say which; its own log line does.
+            reason = "it is in use, or no address of this machine"
+            raise OSError(f"cannot listen on {settings.listen}: {reason}") from error
         self.address = f"{host}:{bound}"
         await server.start()
+        return selector
 
     def _run_metrics(self) -> Iterable[RunMetrics]:
         """Figures of all runs, for the scraping thread; a busy run shows what it showed last."""

@@ -229,6 +229,13 @@ def test_what_is_not_there_is_one_line(
     assert not result.stdout
 
 
+def test_a_target_that_nobody_serves_is_one_line(invoke: Invoke) -> None:
+    result = invoke("runs", "--target", "127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "UNAVAILABLE" in result.stderr and "127.0.0.1:1" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_directory_that_is_no_state_directory_is_one_line(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("runs", "--state-dir", tmp_path)
     assert result.exit_code == 1

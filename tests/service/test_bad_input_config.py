@@ -158,3 +158,16 @@ def test_another_config_names_every_difference(stubs: Stubs) -> None:
         ("config.replay.capacity_groups", "the run has 512; got 511"),
     ]
     stubs.seen = []
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["top", "nested"])
+def test_a_setting_that_only_a_newer_client_knows_is_refused(stubs: Stubs, nested: bool) -> None:
+    """Ignoring it would run another experiment than was asked for."""
+    request = pb.CreateRunRequest(run_id="newer")
+    part = request.config.replay if nested else request.config
+    # Field 999, a varint of 1.
+    part.MergeFromString(b"\xb8\x3e\x01")
+    refusal = refusal_of(lambda: stubs.call("CreateRun", request))
+    assert refusal.reason == "INVALID_FIELD"
+    assert refusal.violations[0][0] == ("config.replay" if nested else "config")
+    assert "999" in refusal.message

@@ -196,6 +196,8 @@ def test_inverse_probabilities_count_the_pool_without_bias(
             "score_evaluation": evaluation,
             "reference": {"fraction": fraction},
             "seed": 17,
+            # One draw may be so near to 0 or 1 that 1/probability has no usable variance at low temperatures.
+            **({"score_temperature": 4.0} if evaluation == "THOMPSON" else {}),
         }
     )
     counts = _inverse(_draws(config, 3, times // 2))
