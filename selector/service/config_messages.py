@@ -39,7 +39,9 @@ def sampling_from(message: run_pb2.SamplingSettings, path: str) -> SamplingSetti
 
 
 def _set_fields(message: Message, path: str) -> dict[str, Any]:
-    unknown = [str(field.field_number) for field in UnknownFieldSet(message)]
+    # The library's type stub leaves out that the set can be iterated.
+    fields_of_others: Any = UnknownFieldSet(message)
+    unknown = [str(field.field_number) for field in fields_of_others]
     if unknown:
         # Ignoring a setting of a newer client would run another experiment than it asked for.
         raise invalid(path, f"unknown field number {', '.join(unknown)}; the client is newer than the server")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.utils.extmath import randomized_svd
 
 _BASIS_ROWS = 4096
 _POWER_ITERATIONS = 4
@@ -17,6 +16,9 @@ def principal_components(embeddings: np.ndarray, count: int) -> np.ndarray:
     evenly spaced rows by a randomised SVD with a fixed seed and fixed signs. Rows of zeros, prompts without embedding,
     score 0 and take no part in the basis. Components without spread are left out.
     """
+    # scikit-learn takes seconds to import, which a server without embeddings can do without.
+    from sklearn.utils.extmath import randomized_svd
+
     covered = embeddings.any(axis=1)
     rows = np.flatnonzero(covered)
     count = min(count, len(rows) - 1, embeddings.shape[1])
