@@ -10,10 +10,10 @@ import numpy as np
 from selector.config import INFORMATIVE_TOLERANCE
 from selector.errors import ServiceError
 from selector.events import REPORT, SELECTION, ReportEvent, SelectionEvent
+from selector.open_selections import NEVER
 from selector.pool import ACTIVE, INELIGIBLE, RETIRED
 from selector.run import Run
 from selector.selection.scores import log_weights
-from selector.state import NEVER
 from selector.v1.reasons import Reason
 
 _STRONGEST = 10
@@ -163,7 +163,7 @@ def _why_not(run: Run, at: int, rank: int) -> str:
         return f"it is ineligible: {run.pool.status_reasons[at]}"
     if at >= latest.facts.pool_size:
         return "it was registered after the latest selection"
-    leased = int(run.state.leased_at[at])
+    leased = int(run.state.open.leased_at[at])
     if leased != NEVER and run.state.leased(latest.step)[at]:
         return f"it was selected at step {leased} and has not been reported yet"
     last = int(run.state.last_selected[at])

@@ -34,6 +34,7 @@ from selector.events import (
     TrainingFacts,
     decode,
 )
+from selector.open_selections import NEVER
 from selector.outcomes import MappedOutcomes, map_outcomes
 from selector.pool import INELIGIBLE, RETIRED, Pool, PromptRecord
 from selector.replay.group import GroupRules
@@ -52,7 +53,7 @@ from selector.requests import (
     TrainingResult,
 )
 from selector.selection.choose import Candidates, Choice, Window, choose_reference, choose_train
-from selector.state import NEVER, RunState
+from selector.state import RunState
 from selector.storage.runs import AnsweredRequest, RunRow, RunStore, Transaction
 from selector.v1.reasons import Reason
 
@@ -326,6 +327,7 @@ class Run:
                 violations.append(dataclasses.replace(found, description=description))
         if violations:
             raise invalid_fields(violations, Reason.INVALID_OUTCOME)
+        belonging = self.state.open.belonging(prompts.tolist(), request.purpose, request.step)
         facts = ReportFacts(
             sum(m.skipped for m in mapped), sum(m.dropped for m in mapped), sum(m.clipped for m in mapped)
         )
@@ -336,9 +338,9 @@ class Run:
             prompt=prompts.astype(np.int32),
             count=np.array([len(m.outcomes) for m in mapped], dtype=np.int32),
             outcomes=np.concatenate([np.zeros(0), *(m.outcomes for m in mapped)]),
-            predicted=self.state.selected_difficulty[prompts],
-            population=self.state.selected_population[prompts],
-            arm=self.state.selected_arm[prompts],
+            predicted=np.array([selection.difficulty for selection in belonging]),
+            population=np.array([selection.population for selection in belonging]),
+            arm=np.array([selection.arm for selection in belonging], dtype=np.uint8),
             facts=facts,
         )
         empty = sum(len(m.outcomes) == 0 for m in mapped)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from selector.metric_families import AGE_BOUNDS, TIMES_SAMPLED_BOUNDS, ReplayMetrics, RunMetrics
+from selector.open_selections import NEVER
 from selector.pool import ACTIVE, INELIGIBLE, RETIRED
 from selector.quality import Distribution
 from selector.run import Run
-from selector.state import NEVER
 
 _EVICTED = "evicted_"
 

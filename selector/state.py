@@ -22,11 +22,10 @@ from selector.events import (
     TrainingEvent,
     TrainingFacts,
 )
+from selector.open_selections import NEVER, OpenSelections
 from selector.pool import extended
 from selector.quality import QualityWindow
 from selector.selection.choose import UNIFORM
-
-NEVER = -1
 
 
 class RunState:
@@ -43,10 +42,7 @@ class RunState:
 
         # Per prompt, in order of registration.
         self.last_selected = np.zeros(0, dtype=np.int64)
-        self.leased_at = np.zeros(0, dtype=np.int64)
-        self.selected_arm = np.zeros(0, dtype=np.uint8)
-        self.selected_difficulty = np.zeros(0)
-        self.selected_population = np.zeros(0)
+        self.open = OpenSelections()
         self.signals: dict[str, np.ndarray] = {}
         self.signals_version = 0
 
@@ -73,10 +69,7 @@ class RunState:
         if count <= 0:
             return
         self.last_selected = extended(self.last_selected, count, NEVER)
-        self.leased_at = extended(self.leased_at, count, NEVER)
-        self.selected_arm = extended(self.selected_arm, count, 0)
-        self.selected_difficulty = extended(self.selected_difficulty, count, np.nan)
-        self.selected_population = extended(self.selected_population, count, np.nan)
+        self.open.grow(count)
         self.signals = {name: extended(column, count, np.nan) for name, column in self.signals.items()}
 
     def apply(self, event: Event) -> None:
@@ -93,7 +86,8 @@ class RunState:
 
     def leased(self, step: int) -> np.ndarray:
         """(N,) bool: selected, not yet reported, and younger than lease_steps at ``step``."""
-        return (self.leased_at != NEVER) & (step - self.leased_at < self.config.lease_steps)
+        leased_at = self.open.leased_at
+        return (leased_at != NEVER) & (step - leased_at < self.config.lease_steps)
 
     def cooling(self, step: int) -> np.ndarray:
         """(N,) bool: selected for training within the last cool_down_steps before ``step``."""
@@ -107,10 +101,7 @@ class RunState:
         return last == NEVER or step - last >= self.config.reference.every_steps
 
     def _apply_selection(self, event: SelectionEvent) -> None:
-        self.leased_at[event.prompt] = event.step
-        self.selected_arm[event.prompt] = event.arm
-        self.selected_difficulty[event.prompt] = event.difficulty
-        self.selected_population[event.prompt] = event.population
+        self.open.add(event)
         self.last_step = max(self.last_step, event.step)
         if event.purpose != TRAIN:
             return
@@ -125,7 +116,7 @@ class RunState:
             self.pool_size_at_start = event.facts.pool_size
 
     def _apply_report(self, event: ReportEvent) -> None:
-        self.leased_at[event.prompt] = NEVER
+        self.open.close(event.prompt.tolist(), event.purpose, event.step)
         self.last_step = max(self.last_step, event.step)
         self.skipped_rollouts += event.facts.skipped_rollouts
         self.dropped_rollouts += event.facts.dropped_rollouts

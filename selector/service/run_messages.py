@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from selector.open_selections import NEVER
 from selector.pool import ACTIVE, INELIGIBLE, RETIRED
 from selector.run import Run
 from selector.service.config_messages import config_message
-from selector.state import NEVER
 from selector.v1 import run_pb2
 
 

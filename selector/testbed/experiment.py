@@ -35,7 +35,7 @@ class ExperimentConfig:
     batch_groups: int = 64
     group_size: int = 8
     evaluate_every: int = 3
-    measure_pool_every: int = 10
+    measure_pool_every: int = 20
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
 
 

@@ -25,7 +25,8 @@ EXPLANATION = (
     "Means over seeds; ± is half the range. Final accuracy: held-out, exact, mean of the last three evaluations. "
     "Rollouts to uniform's final accuracy: with the same seed, by the mean of three evaluations; in brackets the ratio "
     "to uniform's own count by the same rule, and its range. Rollouts and generated groups include references. "
-    "r: Pearson correlation of predicted with true difficulty, over the prompts chosen and over the whole pool. "
+    "r: Pearson correlation of predicted with true difficulty, over the prompts chosen and over the whole pool; "
+    "prompts chosen for being alike in predicted difficulty have a low r among them, however good the predictions. "
     "CPU s: of the trainer's process, without measuring and without the service."
 )
 

@@ -1,0 +1,99 @@
+"""Selections that have not been reported yet: who is on lease, and which selection a report belongs to.
+
+A report names the step whose policy made the rollouts; that is the selection's step with a synchronous trainer, an
+earlier one when selection runs ahead, and it may arrive after the lease has expired and the prompt has been selected
+again. A report therefore belongs to the open selection of its purpose
+
+    1. of the same step; else
+    2. of the smallest later step; else
+    3. of the largest earlier step.
+
+Further reports of the same prompt and step belong to the selection that the first one belonged to. Reports of prompts
+that were not selected belong to none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from selector.events import SelectionEvent
+from selector.pool import extended
+
+NEVER = -1
+
+# Selections of one prompt that are remembered while unreported; only a trainer that loses reports has more.
+_OPEN_PER_PROMPT = 4
+
+
+@dataclass(frozen=True)
+class OpenSelection:
+    """One prompt's part of a selection.
+
+    Attributes:
+        difficulty: predicted when it was selected.
+        population: success rate predicted without the prompt's own outcomes.
+    """
+
+    step: int
+    purpose: int
+    arm: int
+    difficulty: float
+    population: float
+
+
+NO_SELECTION = OpenSelection(NEVER, 0, 0, float("nan"), float("nan"))
+
+
+class OpenSelections:
+    """The open selections of a run.
+
+    Attributes:
+        leased_at: (N,) int64 step of each prompt's newest open selection, NEVER when there is none.
+    """
+
+    def __init__(self) -> None:
+        self.leased_at = np.zeros(0, dtype=np.int64)
+        self._open: dict[int, list[OpenSelection]] = {}
+        # (prompt, purpose) -> the step last reported, and the selection it belonged to.
+        self._reported: dict[tuple[int, int], tuple[int, OpenSelection]] = {}
+
+    def grow(self, count: int) -> None:
+        """Make room for ``count`` more prompts."""
+        self.leased_at = extended(self.leased_at, count, NEVER)
+
+    def add(self, event: SelectionEvent) -> None:
+        """Open the selections of a batch."""
+        columns = (event.prompt, event.arm, event.difficulty, event.population)
+        for prompt, arm, difficulty, population in zip(*(column.tolist() for column in columns), strict=True):
+            selections = self._open.setdefault(prompt, [])
+            selections.append(OpenSelection(event.step, event.purpose, arm, difficulty, population))
+            del selections[:-_OPEN_PER_PROMPT]
+        self.leased_at[event.prompt] = np.maximum(self.leased_at[event.prompt], event.step)
+
+    def belonging(self, prompts: Sequence[int], purpose: int, step: int) -> list[OpenSelection]:
+        """The selection that a report of each prompt belongs to; nothing changes."""
+        return [self._find(prompt, purpose, step) for prompt in prompts]
+
+    def close(self, prompts: Sequence[int], purpose: int, step: int) -> None:
+        """Close the selections that a report belongs to."""
+        for prompt in prompts:
+            found = self._find(prompt, purpose, step)
+            self._reported[prompt, purpose] = (step, found)
+            selections = self._open.get(prompt, [])
+            if found in selections:
+                selections.remove(found)
+            if not selections:
+                self._open.pop(prompt, None)
+            self.leased_at[prompt] = max((selection.step for selection in selections), default=NEVER)
+
+    def _find(self, prompt: int, purpose: int, step: int) -> OpenSelection:
+        reported = self._reported.get((prompt, purpose))
+        if reported is not None and reported[0] == step:
+            return reported[1]
+        candidates = [selection for selection in self._open.get(prompt, ()) if selection.purpose == purpose]
+        if not candidates:
+            return NO_SELECTION
+        return min(candidates, key=lambda selection: (selection.step < step, abs(selection.step - step)))
