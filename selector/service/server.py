@@ -19,6 +19,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
+from threadpoolctl import threadpool_limits
 
 from selector.difficulty.adapter import Adapter
 from selector.embedding.embedder import Embedder
@@ -100,6 +101,9 @@ class Server:
 
     async def _start(self) -> None:
         settings = self._settings
+        # Estimates are made of products too small for several threads, which would only spin and wait for each other;
+        # and with one thread sums have one order. The encoder has threads of its own.
+        threadpool_limits(1, user_api="blas")
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self._blocking, time.time)
         database, replay, embeddings = await self._lanes.off_loop(self._open_stores)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.special import expit, log_expit, logit
 
 from selector.difficulty.fused.design import PopulationDesign
@@ -103,7 +103,7 @@ def _newton(
         coefficients = coefficients + change * min(1.0, _LARGEST_CHANGE / max(largest, _LARGEST_CHANGE))
     factor, _, curvature = _system(columns, rows, centre, coefficients, ridge)
     linear = columns @ coefficients
-    spread = np.einsum("rp,pr->r", columns, cho_solve(factor, columns.T))
+    spread = np.square(solve_triangular(factor[0], columns.T, lower=True)).sum(axis=0)
     leverage = np.minimum(curvature * spread, _LARGEST_LEVERAGE)
     residual = rows.weight * (rows.rate - expit(linear + rows.offset))
     left_out = linear - spread * residual / (1.0 - leverage)
