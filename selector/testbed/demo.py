@@ -29,7 +29,7 @@ from tqdm import tqdm
 import selector
 from clients import SelectorClient, SelectorError
 from selector.testbed import table
-from selector.testbed.arms import ARMS, Arm
+from selector.testbed.arms import ARMS, PAPER, Arm
 from selector.testbed.experiment import ExperimentConfig, prepare_run, run_arm
 from selector.testbed.pictures import LIGHT, learning_picture
 from selector.testbed.pretrain import PretrainConfig, load_or_pretrain
@@ -167,9 +167,11 @@ def _train(plan: Plan, jobs: Sequence[Job], workers: int, show_progress: bool) -
     ):
         steps, stop = manager.Queue(), manager.Event()
         with ProcessPoolExecutor(workers, context, _start_worker) as pool:
-            futures = [pool.submit(_work, plan, job, steps, stop) for job in jobs]
+            # References make the paper's arm the longest: begun first, it leaves no worker idle at the end.
+            longest_first = sorted(jobs, key=lambda job: job.arm is not PAPER)
+            started = {job: pool.submit(_work, plan, job, steps, stop) for job in longest_first}
             try:
-                pending: set[Future[ArmRun]] = set(futures)
+                pending: set[Future[ArmRun]] = set(started.values())
                 while pending:
                     done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                     bar.update(steps.qsize() - bar.n)
@@ -179,7 +181,7 @@ def _train(plan: Plan, jobs: Sequence[Job], workers: int, show_progress: bool) -
                 stop.set()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
-        return [future.result() for future in futures]
+        return [started[job].result() for job in jobs]
 
 
 def _start_worker() -> None:

@@ -189,39 +189,44 @@ class Policy(nn.Module):
         rows = count * group
         encoded, prompt_present = self._encode(prompts)
         start = prompts.shape[1]
-        cache = [tuple(_room_for_responses(t.repeat_interleave(group, dim=0)) for t in pair) for pair in encoded]
+        cache = [(_room_for_responses(key, group), _room_for_responses(value, group)) for key, value in encoded]
         visible = torch.ones(rows, 1, 1, start + RESPONSE_WIDTH, dtype=torch.bool)
         visible[:, 0, 0, :start] = prompt_present.repeat_interleave(group, dim=0)
-        one = torch.ones(rows, 1, dtype=torch.bool)
         length = (prompt_present.sum(dim=1) - 1).repeat_interleave(group)
         tokens = torch.full((rows, RESPONSE_WIDTH), PAD, dtype=torch.int64)
         log_probs = torch.zeros(rows, RESPONSE_WIDTH)
+        # Rows being computed, and which of them have not ended; the others are dropped a quarter at a time.
+        row = torch.arange(rows)
         open_rows = torch.ones(rows, dtype=torch.bool)
         last = torch.full((rows,), START, dtype=torch.int64)
         for t in range(RESPONSE_WIDTH):
             x = self._embed_response(last, torch.full_like(last, t), length)
             until = start + t + 1
+            one = torch.ones(len(row), 1, dtype=torch.bool)
             for block, (keys, values) in zip(self._layers(), cache, strict=True):
                 query, keys[:, :, until - 1 : until], values[:, :, until - 1 : until] = block.project(x, one)
-                mask = visible[..., :until]
-                x = block.finish(x, one, query, keys[:, :, :until], values[:, :, :until], mask)
+                x = block.finish(x, one, query, keys[:, :, :until], values[:, :, :until], visible[..., :until])
             scores = torch.log_softmax(self.head(self.norm(x)), dim=-1)
             drawn = torch.multinomial(scores.exp(), 1, generator=generator)
-            log_prob = scores.gather(1, drawn)[:, 0]
             last = drawn[:, 0]
-            tokens[:, t] = torch.where(open_rows, last, PAD)
-            log_probs[:, t] = torch.where(open_rows, log_prob, 0.0)
+            tokens[row[open_rows], t] = last[open_rows]
+            log_probs[row[open_rows], t] = scores.gather(1, drawn)[open_rows, 0]
             open_rows = open_rows & (last != END)
-            if not bool(open_rows.any()):
+            if not open_rows.any():
                 break
+            if open_rows.sum() <= 0.75 * len(row):
+                row, last, length, visible = (column[open_rows] for column in (row, last, length, visible))
+                cache = [(keys[open_rows], values[open_rows]) for keys, values in cache]
+                open_rows = torch.ones(len(row), dtype=torch.bool)
         shape = (count, group, RESPONSE_WIDTH)
         return Responses(tokens.view(shape), log_probs.view(shape))
 
 
-def _room_for_responses(prompt: Tensor) -> Tensor:
-    """Keys or values of prompts (rows, heads, tokens, ·), with room for those of RESPONSE_WIDTH more tokens."""
-    rows, heads, _, size = prompt.shape
-    return torch.cat([prompt, prompt.new_empty(rows, heads, RESPONSE_WIDTH, size)], dim=2)
+def _room_for_responses(prompt: Tensor, group: int) -> Tensor:
+    """Keys or values of prompts (P, heads, tokens, ·) for each of ``group`` responses, with room for theirs."""
+    rows = prompt.repeat_interleave(group, dim=0)
+    count, heads, _, size = rows.shape
+    return torch.cat([rows, rows.new_empty(count, heads, RESPONSE_WIDTH, size)], dim=2)
 
 
 @torch.no_grad()

@@ -27,7 +27,8 @@ EXPLANATION = (
     "to uniform's own count by the same rule, and its range. Rollouts and generated groups include references. "
     "r: Pearson correlation of predicted with true difficulty, over the prompts chosen and over the whole pool; "
     "prompts chosen for being alike in predicted difficulty have a low r among them, however good the predictions. "
-    "CPU s: of the trainer's process, without measuring and without the service."
+    "CPU s: of the trainer's process, without measuring and without the service; updates skip groups without contrast, "
+    "so arms with fewer informative groups look cheaper than in a trainer that computes them all."
 )
 
 
