@@ -186,8 +186,9 @@ def resolve(explicit: Mapping[str, Any]) -> RunConfig:
         raise invalid_fields(violations)
 
     config = _overlay(PRESETS[preset], given)
-    if config.reference.mode == "IN_BATCH" and "fraction" not in given.get("reference", {}):
-        config = replace(config, reference=replace(config.reference, fraction=ReferenceConfig.fraction))
+    if "fraction" not in given.get("reference", {}):
+        fraction = ReferenceConfig.fraction if config.reference.mode == "IN_BATCH" else 0.0
+        config = replace(config, reference=replace(config.reference, fraction=fraction))
     if outcome_range is not None:
         config = replace(config, outcome_range=(float(outcome_range[0]), float(outcome_range[1])))
     if "score_temperature" not in given:

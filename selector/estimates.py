@@ -13,14 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selector.difficulty.estimate import Estimate, PoolFeatures
+from selector.difficulty.estimate import UNIFORM_STANDARD_ERROR, Basis, Estimate, PoolFeatures
 from selector.state import RunState
 
 _Key = tuple[int, int, int]
-
-# Before anything is known a success rate is uniform on [0, 1].
-_IGNORANT_STANDARD_ERROR = 12.0**-0.5
-_BASIS_NONE = 4
 
 
 @dataclass(frozen=True)
@@ -93,9 +89,9 @@ def ignorant(size: int) -> Estimate:
     return Estimate(
         step=-1,
         difficulty=np.full(size, 0.5),
-        standard_error=np.full(size, _IGNORANT_STANDARD_ERROR),
+        standard_error=np.full(size, UNIFORM_STANDARD_ERROR),
         own_weight=np.zeros(size),
-        basis=np.full(size, _BASIS_NONE, dtype=np.uint8),
+        basis=np.full(size, Basis.NONE, dtype=np.uint8),
         population=np.full(size, 0.5),
     )
 

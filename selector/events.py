@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from selector.storage.runs import EventRow
-
 SELECTION, REPORT, TRAINING, REPLACEMENT = "selection", "report", "training", "replacement"
 
 TRAIN, REFERENCE = 1, 2
@@ -39,6 +37,20 @@ _REPORTED = np.dtype(
         ("arm", "u1"),
     ]
 )
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """One event as stored; ``columns`` and ``meta`` are read by the kind's decoder."""
+
+    seq: int
+    kind: str
+    step: int | None
+    purpose: int
+    round: int
+    fingerprint: bytes
+    columns: bytes
+    meta: str
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Status codes are those of RolloutStatus. ABORTED and UNSCORABLE rollouts are left out; NaN and infinite outcomes are
 refused or dropped as the run says; the rest is mapped linearly from outcome_range to [0, 1], outside of which it is
-refused or clipped as the run says.
+refused or clipped as the run says. Reported outcomes and those of replayed groups obey the same rules.
 """
 
 from __future__ import annotations
@@ -18,6 +18,21 @@ ABORTED, UNSCORABLE = 3, 4
 
 
 @dataclass(frozen=True)
+class OutcomeRules:
+    """What a run says about raw outcomes.
+
+    Attributes:
+        outcome_range: raw outcomes mapped to 0 and 1.
+        clip_outcomes: outcomes outside the range are clipped instead of refused.
+        drop_nan: a rollout with a NaN or infinite outcome does not count, instead of being refused.
+    """
+
+    outcome_range: tuple[float, float] = (0.0, 1.0)
+    clip_outcomes: bool = False
+    drop_nan: bool = False
+
+
+@dataclass(frozen=True)
 class MappedOutcomes:
     """Outcomes that count, (n,) float64 in [0, 1], and how many were left out or clipped."""
 
@@ -30,14 +45,22 @@ class MappedOutcomes:
 def map_outcomes(
     config: RunConfig, raw: np.ndarray, statuses: np.ndarray, path: str
 ) -> MappedOutcomes | FieldViolation:
+    """``map_by_rules`` with the rules of a run's configuration."""
+    rules = OutcomeRules(config.outcome_range, config.clip_outcomes, config.on_nan == "DROP_ROLLOUT")
+    return map_by_rules(rules, raw, statuses, path)
+
+
+def map_by_rules(
+    rules: OutcomeRules, raw: np.ndarray, statuses: np.ndarray, path: str
+) -> MappedOutcomes | FieldViolation:
     """Map one group's outcomes, or say which one is wrong.
 
     Args:
         raw: (n,) float64.
-        statuses: (n,) uint8, or empty.
+        statuses: (n,) integers, or empty.
         path: field path of the outcomes, for the violation.
     """
-    low, high = config.outcome_range
+    low, high = rules.outcome_range
     positions = np.arange(len(raw))
     if len(statuses):
         counts = (statuses != ABORTED) & (statuses != UNSCORABLE)
@@ -46,15 +69,15 @@ def map_outcomes(
 
     finite = np.isfinite(raw)
     dropped = int(len(raw) - finite.sum())
-    if dropped and config.on_nan == "REJECT":
-        at = int(np.flatnonzero(~finite)[0])
+    if dropped and not rules.drop_nan:
+        at = int(np.argmin(finite))
         return FieldViolation(f"{path}[{positions[at]}]", f"expected a finite outcome; got {raw[at]}")
     raw, positions = raw[finite], positions[finite]
 
     outside = (raw < low) | (raw > high)
     clipped = int(outside.sum())
-    if clipped and not config.clip_outcomes:
-        at = int(np.flatnonzero(outside)[0])
+    if clipped and not rules.clip_outcomes:
+        at = int(np.argmax(outside))
         return FieldViolation(
             f"{path}[{positions[at]}]", f"expected an outcome in outcome_range [{low:g}, {high:g}]; got {raw[at]:g}"
         )

@@ -55,8 +55,7 @@ class Pool:
         self.status_reasons: list[str] = []
         self.embedding_row = np.zeros(0, dtype=np.int64)
         self.token_count = np.zeros(0, dtype=np.int64)
-        self._domain = np.zeros(0, dtype=np.int32)
-        self._domain_codes: dict[str, int] = {}
+        self._domain_codes: np.ndarray | None = None
         self._prior_rate = np.zeros(0)
         self._prior_trials = np.zeros(0)
         self._surface = np.zeros((0, 9), dtype=np.float32)
@@ -82,7 +81,6 @@ class Pool:
             self.status_reasons[at] = record.status_reason
             self.embedding_row[at] = record.embedding_row
             self.token_count[at] = record.token_count
-            self._domain[at] = self._domain_code(record.domain)
             self._prior_rate[at] = record.prior_rate
             self._prior_trials[at] = record.prior_trials
             self._surface[at] = row
@@ -105,7 +103,7 @@ class Pool:
                 surface=self._surface.copy(),
                 prior_rate=self._prior_rate.copy(),
                 prior_trials=self._prior_trials.copy(),
-                domain=self._domain.copy(),
+                domain=self.domain_codes(),
                 signals={},
             )
         return self._features
@@ -122,8 +120,12 @@ class Pool:
         return self.status == ACTIVE
 
     def domain_codes(self) -> np.ndarray:
-        """(N,) int32 code of each prompt's domain, -1 = none."""
-        return self._domain
+        """(N,) int32 code of each prompt's domain, in order of first appearance, -1 = none."""
+        if self._domain_codes is None:
+            codes: dict[str, int] = {}
+            numbers = [codes.setdefault(name, len(codes)) if name else -1 for name in self.domain_names]
+            self._domain_codes = np.array(numbers, dtype=np.int32)
+        return self._domain_codes
 
     def _grow(self, new: Sequence[PromptRecord]) -> None:
         count = len(new)
@@ -139,19 +141,14 @@ class Pool:
         self.status = extended(self.status, count, 0)
         self.embedding_row = extended(self.embedding_row, count, -1)
         self.token_count = extended(self.token_count, count, 0)
-        self._domain = extended(self._domain, count, -1)
         self._prior_rate = extended(self._prior_rate, count, np.nan)
         self._prior_trials = extended(self._prior_trials, count, 0.0)
         self._surface = np.concatenate([self._surface, np.full((count, 9), np.nan, dtype=np.float32)])
 
-    def _domain_code(self, domain: str) -> int:
-        if not domain:
-            return -1
-        return self._domain_codes.setdefault(domain, len(self._domain_codes))
-
     def _touch(self) -> None:
         self.version += 1
         self._features = None
+        self._domain_codes = None
 
 
 def extended(column: np.ndarray, count: int, fill: float) -> np.ndarray:

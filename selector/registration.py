@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,60 +16,72 @@ from selector.config import RunConfig
 from selector.embedding.embedder import Embedder
 from selector.embedding.errors import EmbeddingCancelled, EmbeddingStorageError, InvalidEmbeddingError
 from selector.errors import FieldViolation, ServiceError, invalid
-from selector.pool import ACTIVE, INELIGIBLE, PromptRecord
+from selector.pool import ACTIVE, INELIGIBLE, Pool, PromptRecord
 from selector.requests import PromptSpec
 from selector.v1.reasons import Reason
 
+# Beyond it squares and their sums leave float32; no encoder comes near it.
+_LARGEST_COMPONENT = 1e9
 
+
+@dataclass(frozen=True)
 class Registration:
     """Prompts of one request, ready to be put into a run.
 
     Attributes:
         records: distinct prompts, in order.
-        space: embedding space of their rows, empty when none has an embedding.
+        space: embedding space of their rows, empty when none of them was embedded now.
         width: of that space.
     """
 
-    def __init__(self, records: list[PromptRecord], space: str, width: int) -> None:
-        self.records = records
-        self.space = space
-        self.width = width
+    records: list[PromptRecord]
+    space: str
+    width: int
 
 
 def prepare(
     config: RunConfig,
     run_space: str,
+    pool: Pool,
     specs: Sequence[PromptSpec],
     embedder: Embedder,
     cancelled: Callable[[], bool],
 ) -> Registration:
     """Embed what needs it and build the records.
 
+    Prompts that are registered with the same content and have an embedding keep it, whatever encoder there is now.
+
     Args:
         run_space: embedding space the run is in already, empty = none yet.
+        pool: of the run; only read.
 
     Raises:
         ServiceError: DUPLICATE_PROMPT, EMBEDDING_MISMATCH, NO_ENCODER, INVALID_FIELD, STORAGE_FAILED.
     """
     places = _distinct(specs)
     specs = [specs[i] for i in places]
+    rows = np.array([_known_row(pool, spec) for spec in specs], dtype=np.int64)
     ready = [i for i, spec in enumerate(specs) if spec.embedding is not None]
-    texts = [i for i, spec in enumerate(specs) if spec.embedding is None]
-    rows = np.full(len(specs), -1, dtype=np.int64)
+    bare = [i for i, spec in enumerate(specs) if spec.embedding is None]
+    if ready and bare:
+        raise invalid(
+            f"prompts[{places[bare[0]]}].embedding",
+            "expected an embedding, as other prompts of the request have one; got none",
+            Reason.EMBEDDING_MISMATCH,
+        )
+    fresh = [i for i in ready if rows[i] < 0]
+    texts = [i for i in bare if rows[i] < 0 and specs[i].text and not _settled(pool, specs[i], run_space, embedder)]
+    empty = [i for i in bare if rows[i] < 0 and not specs[i].text]
+    if empty and config.estimator.name == "ATTENTION":
+        raise invalid(f"prompts[{places[empty[0]]}].text", "ATTENTION needs a text or an embedding; got neither")
     space, width = "", 0
     try:
-        if ready:
-            vectors = _stacked([specs[i].embedding for i in ready], [places[i] for i in ready])
-            if texts:
-                raise invalid(
-                    f"prompts[{places[texts[0]]}].embedding",
-                    "expected an embedding, as other prompts of the request have one; got none",
-                    Reason.EMBEDDING_MISMATCH,
-                )
+        if fresh:
+            vectors = _stacked([specs[i].embedding for i in fresh], [places[i] for i in fresh])
             client = embedder.client_space(vectors.shape[1])
             space, width = client.key, client.width
             _check_space(run_space, space)
-            rows[ready] = embedder.keep(vectors)
+            rows[fresh] = embedder.keep(vectors)
         elif texts and embedder.encoder is not None and embedder.space is not None:
             space, width = embedder.space.key, embedder.space.width
             _check_space(run_space, space)
@@ -90,6 +103,21 @@ def prepare(
         ) from error
     records = [_record(config, spec, int(row)) for spec, row in zip(specs, rows, strict=True)]
     return Registration(records, space, width)
+
+
+def _settled(pool: Pool, spec: PromptSpec, run_space: str, embedder: Embedder) -> bool:
+    """Whether the prompt is registered with the same content, and there is nothing to embed it with."""
+    at = pool.index.get(spec.prompt_id)
+    if at is None or pool.content_hashes[at] != content_hash(spec):
+        return False
+    return embedder.space is None or (run_space != "" and run_space != embedder.space.key)
+
+
+def _known_row(pool: Pool, spec: PromptSpec) -> int:
+    at = pool.index.get(spec.prompt_id)
+    if at is None or pool.content_hashes[at] != content_hash(spec):
+        return -1
+    return int(pool.embedding_row[at])
 
 
 def content_hash(spec: PromptSpec) -> bytes:
@@ -131,6 +159,10 @@ def _stacked(vectors: Sequence[np.ndarray | None], places: Sequence[int]) -> np.
             raise invalid(f"prompts[{place}].embedding", description, Reason.EMBEDDING_MISMATCH)
         if not np.isfinite(vector).all():
             raise invalid(f"prompts[{place}].embedding", "expected finite numbers; got NaN or infinity")
+        largest = float(np.abs(vector).max())
+        if largest > _LARGEST_COMPONENT:
+            description = f"expected components within ±{_LARGEST_COMPONENT:g}; got one of magnitude {largest:g}"
+            raise invalid(f"prompts[{place}].embedding", description)
     return np.stack(present)
 
 

@@ -8,13 +8,13 @@ answered is durable and a failed write changes nothing. Memory is a fold of what
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
+from selector.answered import AnsweredRequests
+from selector.batches import batch_of, new_selection, replay_share
 from selector.config import INFORMATIVE_TOLERANCE, RunConfig
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import PoolFeatures
@@ -24,17 +24,14 @@ from selector.estimates import Answer, EstimateKeeper
 from selector.events import (
     REPORT,
     SELECTION,
-    TRAIN,
     ReplacementEvent,
     ReportEvent,
     ReportFacts,
     SelectionEvent,
-    SelectionFacts,
     TrainingEvent,
     TrainingFacts,
     decode,
 )
-from selector.open_selections import NEVER
 from selector.outcomes import MappedOutcomes, map_outcomes
 from selector.pool import INELIGIBLE, RETIRED, Pool, PromptRecord
 from selector.replay.group import GroupRules
@@ -52,15 +49,12 @@ from selector.requests import (
     TrainingRequest,
     TrainingResult,
 )
-from selector.selection.choose import Candidates, Choice, Window, choose_reference, choose_train
 from selector.state import RunState
-from selector.storage.runs import AnsweredRequest, RunRow, RunStore, Transaction
+from selector.storage.runs import RunRow, RunStore
 from selector.v1.reasons import Reason
 
-_Result = TypeVar("_Result", RegisterResult, RetireResult, ReportResult, TrainingResult, RewindResult)
-
-# ShortfallReason of the protocol.
-POOL_TOO_SMALL, EXCLUDED, LEASED, COOLING_DOWN = 1, 2, 3, 4
+# Each is a column of the whole pool and of the population model.
+MOST_SIGNALS = 32
 
 _LISTED = 10
 
@@ -88,7 +82,8 @@ class Run:
         self.store = store
         self.replay = replay
         self.keeper = keeper
-        self._adapters = adapters
+        self.answered = AnsweredRequests(store, row.id)
+        self._adapter = adapters.get(config.estimator.adapter)
         self._gather = gather
         self.group_rules = GroupRules(
             config.outcome_range, config.clip_outcomes, config.on_nan == "DROP_ROLLOUT", config.sampling
@@ -97,6 +92,11 @@ class Run:
         self.refused_groups: Counter[str] = Counter()
         self.pool = Pool()
         self.state = self._fresh_state()
+
+    @property
+    def adapter_missing(self) -> bool:
+        """Whether the run's adapter is one that the server was started without."""
+        return bool(self.config.estimator.adapter) and self._adapter is None
 
     def load(self) -> None:
         """Rebuild memory from what is stored."""
@@ -115,24 +115,33 @@ class Run:
             space: embedding space the records' rows are in, empty when none has an embedding.
             width: of that space.
         """
-        done = self._answered(key, RegisterResult)
+        done = self.answered.find(key, RegisterResult)
         if done is not None:
             return done
         self._check_space(space, width)
-        new, changed, unchanged = [], [], 0
+        new: list[PromptRecord] = []
+        changed: list[tuple[int, PromptRecord]] = []
+        # The same content, but an embedding where there was none, or back from retirement.
+        refreshed: list[tuple[int, PromptRecord]] = []
+        unchanged = restored = 0
         for record in records:
             at = self.pool.index.get(record.prompt_id)
             if at is None:
                 new.append(record)
-            elif self.pool.content_hashes[at] == record.content_hash:
-                unchanged += 1
-            else:
+            elif self.pool.content_hashes[at] != record.content_hash:
                 changed.append((at, record))
+            elif replace and self.pool.status[at] == RETIRED:
+                refreshed.append((at, record))
+                restored += 1
+            else:
+                unchanged += 1
+                if record.embedding_row >= 0 and self.pool.embedding_row[at] < 0:
+                    refreshed.append((at, dataclasses.replace(record, status=int(self.pool.status[at]))))
         if changed and not replace:
             raise self._content_differs(changed)
-        placed = [*((len(self.pool) + i, r) for i, r in enumerate(new)), *changed]
+        placed = [*((len(self.pool) + i, r) for i, r in enumerate(new)), *changed, *refreshed]
         refused = [r.prompt_id for _, r in placed if r.status == INELIGIBLE]
-        result = RegisterResult(len(new), unchanged, len(changed), len(refused), refused[:_LISTED])
+        result = RegisterResult(len(new), unchanged, len(changed) + restored, len(refused), refused[:_LISTED])
         event = None
         if changed:
             event = ReplacementEvent(self.state.next_seq, np.array([at for at, _ in changed], dtype=np.int32))
@@ -142,7 +151,7 @@ class Run:
                 tx.append_event(self.row.id, event.to_row())
             if space and not self.row.space:
                 tx.update_run(self.row.id, space=space, width=width)
-            self._remember(tx, key, result, None)
+            self.answered.remember(tx, key, result, None)
         if space and not self.row.space:
             self.row = dataclasses.replace(self.row, space=space, width=width)
         self.pool.put([record for _, record in placed])
@@ -153,7 +162,7 @@ class Run:
 
     def retire(self, prompt_ids: Sequence[str], key: RequestKey) -> RetireResult:
         """Take prompts out of selection."""
-        done = self._answered(key, RetireResult)
+        done = self.answered.find(key, RetireResult)
         if done is not None:
             return done
         prompts = np.unique(self.indices(prompt_ids, "prompt_ids"))
@@ -161,7 +170,7 @@ class Run:
         result = RetireResult(len(fresh), len(prompts) - len(fresh))
         with self.store.transaction() as tx:
             tx.set_prompt_status(self.row.id, fresh.tolist(), RETIRED)
-            self._remember(tx, key, result, None)
+            self.answered.remember(tx, key, result, None)
         self.pool.retire(fresh)
         return result
 
@@ -174,145 +183,46 @@ class Run:
             budget_s: seconds the estimate may take before the last one is used, None = any.
         """
         self.reconcile()
+        self.answered.check(request.key)
         row = self.store.find_selection(self.row.id, request.step, request.purpose, request.round)
         if row is not None:
             event = SelectionEvent.from_row(row)
             if event.fingerprint != request.key.fingerprint:
                 raise self._selection_differs(request, event)
-            return self._batch(event, request)
-        self._answered_differently(request.key)
-        event = self._select(request, budget_s)
+            return batch_of(self.pool, event, request.shard_index, request.shard_count)
+        excluded = self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
+        answer = self.estimate(request.step, budget_s)
+        replay_groups = replay_share(self.config, request)
+        # A batch is replayed in part or not at all: a share that the buffer cannot fill is rolled out fresh.
+        if replay_groups and self.replay.eligible_count(SampleRequest(request.step, replay_groups)) < replay_groups:
+            replay_groups = 0
+        event = new_selection(self.config, self.state, self.pool, request, excluded, answer, replay_groups)
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
-            if request.key.request_id:
-                tx.remember_request(
-                    self.row.id,
-                    AnsweredRequest(
-                        request.key.request_id, request.key.method, request.key.fingerprint, b"", request.step
-                    ),
-                )
+            self.answered.remember(tx, request.key, None, request.step)
         self.state.apply(event)
-        return self._batch(event, request)
-
-    def _select(self, request: SelectRequest, budget_s: float | None) -> SelectionEvent:
-        config, state, step = self.config, self.state, request.step
-        excluded = np.zeros(len(self.pool), dtype=bool)
-        excluded[self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")] = True
-        leased = state.leased(step)
-        taken = state.last_selected == step
-        active = self.pool.active()
-        eligible = active & ~excluded & ~leased
-
-        answer = self.estimate(step, budget_s)
-        replay_groups = 0
-        if request.purpose == TRAIN:
-            eligible &= ~taken
-            replay_groups = self._replay_groups(request)
-            count = request.batch_size - replay_groups
-            window = self._window(step)
-            cooling = state.cooling(step)
-            if window is not None:
-                soft = state.last_selected >= window.start
-                cooling = cooling | soft
-            candidates = Candidates(eligible, cooling, state.last_selected)
-            choice = choose_train(config, answer.estimate, candidates, count, step, request.round, window)
-        else:
-            count = request.batch_size or config.reference.size
-            choice = choose_reference(config, eligible, count, step, request.round)
-        shortfall = count - len(choice.prompt)
-        reason = 0
-        if shortfall:
-            held = {
-                EXCLUDED: active & excluded,
-                LEASED: active & ~excluded & (leased | taken),
-                COOLING_DOWN: eligible & state.cooling(step),
-            }
-            reason = _shortfall_reason(count, int(active.sum()), {name: int(m.sum()) for name, m in held.items()})
-        return self._selection_event(request, choice, answer, count + replay_groups, replay_groups, shortfall, reason)
-
-    def _selection_event(
-        self,
-        request: SelectRequest,
-        choice: Choice,
-        answer: Answer,
-        batch_size: int,
-        replay_groups: int,
-        shortfall: int,
-        reason: int,
-    ) -> SelectionEvent:
-        estimate, at = answer.estimate, choice.prompt
-        facts = SelectionFacts(
-            batch_size=batch_size,
-            replay_groups=replay_groups,
-            shortfall=shortfall,
-            shortfall_reason=reason,
-            reference_due=self.state.reference_due(request.step + 1),
-            estimate_step=estimate.step,
-            degraded=answer.degraded,
-            pool_size=len(self.pool),
-        )
-        return SelectionEvent(
-            seq=self.state.next_seq,
-            step=request.step,
-            purpose=request.purpose,
-            round=request.round,
-            fingerprint=request.key.fingerprint,
-            prompt=at.astype(np.int32),
-            rollouts=np.full(len(at), self.config.group_size, dtype=np.int32),
-            difficulty=estimate.difficulty[at],
-            standard_error=estimate.standard_error[at],
-            population=estimate.population[at],
-            probability=choice.probability,
-            arm=choice.arm,
-            facts=facts,
-        )
-
-    def _replay_groups(self, request: SelectRequest) -> int:
-        if request.fresh_only or request.round > 0:
-            return 0
-        # 1e-9 forgives a product such as 0.9 x 10 that comes out a hair below the integer.
-        wanted = int((1.0 - self.config.replay.fresh_fraction) * request.batch_size + 1e-9)
-        if wanted == 0 or self.replay.eligible_count(SampleRequest(request.step, wanted)) < wanted:
-            return 0
-        return wanted
-
-    def _window(self, step: int) -> Window | None:
-        """The paper's selection window: ``every_steps`` steps from a reference pass, or from where one is overdue."""
-        start = self.state.last_reference_step
-        if self.config.reference.mode != "DEDICATED" or start == NEVER:
-            return None
-        every = self.config.reference.every_steps
-        into = (step - start) % every
-        return Window(max(step - into, 0), every - into)
-
-    def _batch(self, event: SelectionEvent, request: SelectRequest) -> Batch:
-        index, count = request.shard_index, request.shard_count
-        part = slice(index, None, count)
-        facts = event.facts
-        return Batch(
-            prompt_ids=[self.pool.prompt_ids[i] for i in event.prompt[part]],
-            difficulty=event.difficulty[part],
-            standard_error=event.standard_error[part],
-            probability=event.probability[part],
-            arm=event.arm[part],
-            rollouts=event.rollouts[part],
-            replay_groups=_share(facts.replay_groups, index, count),
-            shortfall=_share(facts.shortfall, index, count),
-            shortfall_reason=facts.shortfall_reason if _share(facts.shortfall, index, count) else 0,
-            reference_due=facts.reference_due,
-            estimate_step=facts.estimate_step,
-            degraded=facts.degraded,
-        )
+        return batch_of(self.pool, event, request.shard_index, request.shard_count)
 
     def estimate(self, step: int, budget_s: float | None = None) -> Answer:
-        """The estimate of the whole pool for ``step``; see EstimateKeeper.current."""
+        """The estimate of the whole pool for ``step``; see EstimateKeeper.current.
+
+        Raises:
+            ServiceError: UNKNOWN_ADAPTER when the server was started without the run's adapter.
+        """
+        if self.adapter_missing:
+            raise ServiceError(
+                Reason.UNKNOWN_ADAPTER,
+                f"run {self.row.run_id!r} needs adapter {self.config.estimator.adapter!r}, "
+                "which the server was started without",
+                metadata={"adapter": self.config.estimator.adapter},
+            )
         return self.keeper.current(self.state, self.features(), step, budget_s)
 
     # --- reports --------------------------------------------------------------------------------------------------
 
     def report(self, request: ReportRequest) -> ReportResult:
         """Apply outcomes, all or nothing."""
-        done = self._answered(request.key, ReportResult)
+        done = self.answered.find(request.key, ReportResult)
         if done is not None:
             return dataclasses.replace(done, already_applied=True)
         prompts = self.indices([p.prompt_id for p in request.prompts], "outcomes", ".prompt_id")
@@ -355,26 +265,33 @@ class Run:
         )
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
-            self._remember(tx, request.key, result, request.step)
+            self.answered.remember(tx, request.key, result, request.step)
         self.state.apply(event)
         return result
 
     def report_training(self, request: TrainingRequest) -> TrainingResult:
         """Record what the trainer saw."""
-        done = self._answered(request.key, TrainingResult)
+        done = self.answered.find(request.key, TrainingResult)
         if done is not None:
             return TrainingResult(already_applied=True)
         signals = {
             name: (self.indices(ids, f"signals[{i}].prompt_ids").astype(np.int32), values)
             for i, (name, (ids, values)) in enumerate(request.signals.items())
         }
+        names = {*self.state.signals, *signals}
+        if len(names) > MOST_SIGNALS:
+            raise ServiceError(
+                Reason.QUOTA_EXCEEDED,
+                f"signals: expected at most {MOST_SIGNALS} names per run; this would make {len(names)}",
+                metadata={"limit": "signals", "value": str(MOST_SIGNALS)},
+            )
         facts = TrainingFacts(
             request.effective_sample_size, request.max_importance_weight, request.clip_fraction, request.updates
         )
         event = TrainingEvent(self.state.next_seq, request.step, facts, signals)
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
-            self._remember(tx, request.key, TrainingResult(), request.step)
+            self.answered.remember(tx, request.key, TrainingResult(), request.step)
         self.state.apply(event)
         return TrainingResult()
 
@@ -383,7 +300,7 @@ class Run:
     def rewind(self, step: int, key: RequestKey) -> RewindResult:
         """Drop everything of step >= ``step``, so that the run goes on as if it had never got there."""
         self.reconcile()
-        done = self._answered(key, RewindResult)
+        done = self.answered.find(key, RewindResult)
         if done is not None:
             return done
         expected = self.replay.preview_rewind(step)
@@ -394,7 +311,7 @@ class Run:
             result = RewindResult(
                 dropped.get(SELECTION, 0), dropped.get(REPORT, 0), expected.dropped, expected.restored
             )
-            self._remember(tx, key, result, None)
+            self.answered.remember(tx, key, result, None)
         self.row = dataclasses.replace(self.row, rewind_epoch=epoch, rewind_step=step)
         self._refold()
         self.reconcile()
@@ -439,7 +356,7 @@ class Run:
             self.config,
             make_estimator(
                 estimator.name,
-                adapter=self._adapters[estimator.adapter] if estimator.adapter else None,
+                adapter=self._adapter,
                 reference_mode=self.config.reference.mode,
                 reference_size=self.config.reference.size,
                 tracker_decay=estimator.tracker_decay,
@@ -463,6 +380,14 @@ class Run:
                 f"got {width} in {space!r}",
                 violations=[FieldViolation("prompts[].embedding", f"expected width {self.row.width}; got {width}")],
             )
+        adapter = self._adapter
+        if space and adapter is not None and width != adapter.input_width:
+            raise invalid(
+                "prompts[].embedding",
+                f"expected width {adapter.input_width}, which adapter {self.config.estimator.adapter!r} takes; "
+                f"got {width}",
+                Reason.EMBEDDING_MISMATCH,
+            )
 
     def _content_differs(self, changed: Sequence[tuple[int, PromptRecord]]) -> ServiceError:
         ids = [record.prompt_id for _, record in changed]
@@ -477,46 +402,8 @@ class Run:
     def _selection_differs(self, request: SelectRequest, event: SelectionEvent) -> ServiceError:
         return ServiceError(
             Reason.SELECTION_DIFFERS,
-            f"step {request.step} round {request.round} was selected before with other arguments (batch_size "
-            f"{event.facts.batch_size}, now {request.batch_size}); use the next round for a further selection",
+            f"step {request.step} round {request.round} was selected before with other arguments: batch_size "
+            f"{event.facts.batch_size}, now {request.batch_size}, or another fresh_only or exclude_prompt_ids; "
+            "use the next round for a further selection",
             violations=[FieldViolation("round", "already answered for other arguments")],
         )
-
-    def _answered(self, key: RequestKey, result_type: type[_Result]) -> _Result | None:
-        if not key.request_id:
-            return None
-        answered = self.store.find_request(self.row.id, key.request_id)
-        if answered is None:
-            return None
-        if (answered.method, answered.fingerprint) != (key.method, key.fingerprint):
-            raise self._request_id_reused(key, answered.method)
-        return result_type(**json.loads(answered.response))
-
-    def _answered_differently(self, key: RequestKey) -> None:
-        answered = self.store.find_request(self.row.id, key.request_id) if key.request_id else None
-        if answered is not None:
-            raise self._request_id_reused(key, answered.method)
-
-    @staticmethod
-    def _request_id_reused(key: RequestKey, method: str) -> ServiceError:
-        return invalid(
-            "request_id", f"{key.request_id!r} was used before for a different {method}", Reason.REQUEST_ID_REUSED
-        )
-
-    def _remember(self, tx: Transaction, key: RequestKey, result: object, step: int | None) -> None:
-        if key.request_id:
-            response = json.dumps(dataclasses.asdict(result)).encode()  # type: ignore[call-overload]
-            tx.remember_request(
-                self.row.id, AnsweredRequest(key.request_id, key.method, key.fingerprint, response, step)
-            )
-
-
-def _share(total: int, index: int, count: int) -> int:
-    return total // count + (index < total % count)
-
-
-def _shortfall_reason(wanted: int, active: int, held: Mapping[int, int]) -> int:
-    """What holds most of the missing prompts back."""
-    if active < wanted or not any(held.values()):
-        return POOL_TOO_SMALL
-    return max(held, key=lambda name: held[name])

@@ -53,9 +53,9 @@ def run_metrics(run: Run, last_active: float) -> RunMetrics:
         replay=_replay_metrics(run),
         embedded_prompts=int((pool.embedding_row >= 0).sum()),
         largest_domain_share=_largest_domain_share(run),
-        effective_sample_size=None if training is None else training.effective_sample_size,
-        max_importance_weight=None if training is None else training.max_importance_weight,
-        clip_fraction=None if training is None else training.clip_fraction,
+        effective_sample_size=training.effective_sample_size,
+        max_importance_weight=training.max_importance_weight,
+        clip_fraction=training.clip_fraction,
     )
 
 

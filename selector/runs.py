@@ -8,6 +8,7 @@ forgotten.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -23,9 +24,12 @@ from selector.errors import FieldViolation, ServiceError, invalid
 from selector.estimates import EstimateKeeper
 from selector.replay.replay_run import ReplayRun
 from selector.replay.store import ReplayStore
+from selector.requests import RequestKey
 from selector.run import Run
 from selector.storage.runs import RunRow, RunStore
 from selector.v1.reasons import Reason
+
+_log = logging.getLogger("selector.runs")
 
 
 class Runs:
@@ -73,6 +77,12 @@ class Runs:
             run = self._make(row)
             run.reconcile()
             run.load()
+            if run.adapter_missing:
+                _log.warning(
+                    "run %s cannot select: it needs adapter %r, which was not given",
+                    row.run_id,
+                    run.config.estimator.adapter,
+                )
             self._runs[row.run_id] = run
 
     def get(self, run_id: str) -> Run:
@@ -86,7 +96,7 @@ class Runs:
         """All runs by id."""
         return [run for _, run in sorted(self._runs.items())]
 
-    def create(self, run_id: str, explicit: Mapping[str, Any]) -> tuple[Run, bool]:
+    def create(self, run_id: str, explicit: Mapping[str, Any], key: RequestKey) -> tuple[Run, bool]:
         """The run with this configuration, and whether it is new.
 
         Raises:
@@ -101,6 +111,7 @@ class Runs:
         with self._changing:
             existing = self._runs.get(run_id)
             if existing is not None:
+                existing.answered.check(key)
                 # The same explicit values stay the same config even if a newer version has other defaults.
                 if existing.config != config and existing.row.explicit_config != canonical:
                     raise _config_differs(run_id, existing.config, config)
@@ -119,6 +130,8 @@ class Runs:
                 forked_at=0,
             )
             run = self._make(self._inserted(row, ready=True))
+            with self._store.transaction() as tx:
+                run.answered.remember(tx, key, None, None)
             run.load()
             self._runs[run_id] = run
             return run, True
@@ -139,6 +152,7 @@ class Runs:
         """
         with self._changing:
             source = self.get(run_id)
+            source.reconcile()
             existing = self._runs.get(new_run_id)
             if existing is not None and (existing.row.forked_from, existing.row.forked_at) == (run_id, step):
                 # A repeated call, such as a client's retry after a lost answer.

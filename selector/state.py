@@ -7,6 +7,7 @@ was never interrupted. Nothing but ``apply`` changes it.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -61,7 +62,9 @@ class RunState:
         self.dropped_rollouts = 0
         self.clipped_outcomes = 0
         self.late_reports = 0
-        self.training: TrainingFacts | None = None
+        # The newest of each fact that the trainer reported.
+        self.training = TrainingFacts(None, None, None, None)
+        self.training_step = NEVER
 
     def grow(self, size: int) -> None:
         """Make room for prompts registered since."""
@@ -163,7 +166,11 @@ class RunState:
 
     def _apply_training(self, event: TrainingEvent) -> None:
         self.last_step = max(self.last_step, event.step)
-        self.training = event.facts
+        if event.step >= self.training_step:
+            # What a later report leaves out, such as one that only brings signals, stays as it was.
+            reported = {name: value for name, value in asdict(event.facts).items() if value is not None}
+            self.training = replace(self.training, **reported)
+            self.training_step = event.step
         for name, (prompt, value) in event.signals.items():
             column = self.signals.get(name)
             column = np.full(len(self.last_selected), np.nan) if column is None else column.copy()
@@ -175,3 +182,7 @@ class RunState:
         self.replaced.update(int(i) for i in event.prompt)
         self.estimator.forget(event.prompt)
         self.evidence_version += 1
+        for name, column in self.signals.items():
+            self.signals[name] = column.copy()
+            self.signals[name][event.prompt] = np.nan
+            self.signals_version += 1

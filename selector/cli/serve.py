@@ -229,7 +229,7 @@ def health(target: str, timeout_s: float) -> None:
         with grpc.insecure_channel(target) as channel:
             stub: Any = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest()
-            answer = stub.Check(request, timeout=timeout_s, wait_for_ready=True)
+            answer = stub.Check(request, timeout=timeout_s)
     except grpc.RpcError as error:
         click.echo(f"selector: {target}: {error.code().name}", err=True)
         sys.exit(1)

@@ -40,7 +40,7 @@ class PushResult:
 
 @dataclass(frozen=True)
 class SampledGroup:
-    """A group of a sample.
+    """A group of a sample, as read.
 
     Attributes:
         payload: byte for byte as pushed.
@@ -59,9 +59,21 @@ class SampledGroup:
 
 @dataclass(frozen=True)
 class Sample:
-    """Answer to a sample request: the groups (of the caller's part), and how the whole came out."""
+    """Answer to a sample request: which groups the caller's part holds, and how the whole came out.
 
-    groups: tuple[SampledGroup, ...]
+    Attributes:
+        step: the step it was drawn for.
+        positions: of the groups in the run's log, in order; ``ReplayRun.read`` gives the groups.
+        times_sampled: per group, this sample included.
+        probability: with which each eligible group was taken.
+        shortfall: groups fewer than asked, in the whole sample.
+        eligible: groups that were eligible.
+    """
+
+    step: int
+    positions: tuple[int, ...]
+    times_sampled: tuple[int, ...]
+    probability: float
     shortfall: int
     eligible: int
 

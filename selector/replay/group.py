@@ -16,15 +16,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from selector.config import INFORMATIVE_TOLERANCE, SamplingSettings
+from selector.errors import FieldViolation
+from selector.outcomes import OutcomeRules, map_by_rules
 from selector.replay.errors import GroupRefused
 from selector.v1.reasons import Reason
 
-STATUS_UNSPECIFIED, STATUS_COMPLETED, STATUS_TRUNCATED, STATUS_ABORTED, STATUS_UNSCORABLE = range(5)
+_STATUSES = range(5)
 
 OPAQUE = "bytes"
-_NUMERIC_DTYPES = frozenset(
-    np.dtype(code).name for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
-)
+# Size of each numeric type in bytes: numpy's, and those that ml_dtypes adds to it.
+_DTYPE_BYTES = {
+    **{
+        np.dtype(code).name: np.dtype(code).itemsize
+        for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+    },
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
 _COLUMN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_ID_BYTES = 256
 # Clients may hold temperature and top_p in float32.
@@ -86,19 +95,13 @@ class GroupColumns:
 
 
 @dataclass(frozen=True)
-class GroupRules:
+class GroupRules(OutcomeRules):
     """What the run's configuration says about groups.
 
     Attributes:
-        outcome_range: raw outcomes mapped to 0 and 1.
-        clip_outcomes: outcomes outside the range are clipped instead of refused.
-        drop_nan: a rollout with a NaN or infinite outcome does not count, instead of the group being refused.
         sampling: settings that groups must state; None accepts any.
     """
 
-    outcome_range: tuple[float, float] = (0.0, 1.0)
-    clip_outcomes: bool = False
-    drop_nan: bool = False
     sampling: SamplingSettings | None = None
 
 
@@ -124,14 +127,14 @@ class CheckedGroup:
     dropped: int = 0
 
 
-def validate_group(group: GroupColumns, rules: GroupRules) -> CheckedGroup:
-    """Check every rule of a group.
+def validate_group(group: GroupColumns, rules: GroupRules, step: int) -> CheckedGroup:
+    """Check every rule of a group that is pushed at a step.
 
     Raises:
         GroupRefused: INVALID_FIELD (ids, version, column names), INVALID_GROUP (columns that do not fit together),
             INVALID_OUTCOME, INVALID_LOG_PROB or SAMPLING_DIFFERS, with the field, what was expected and what came.
     """
-    _check_identity(group)
+    _check_identity(group, step)
     _check_sampling(group.sampling, rules.sampling)
     _check_rollouts(group)
     tokens = int(group.lengths.sum())
@@ -146,7 +149,7 @@ def validate_group(group: GroupColumns, rules: GroupRules) -> CheckedGroup:
     return _outcome_summary(group, rules)
 
 
-def _check_identity(group: GroupColumns) -> None:
+def _check_identity(group: GroupColumns, step: int) -> None:
     if not 1 <= len(group.prompt_id.encode()) <= _MAX_ID_BYTES:
         got = len(group.prompt_id.encode())
         raise GroupRefused(Reason.INVALID_FIELD, "prompt_id", f"expected 1 to 256 bytes; got {got}")
@@ -155,6 +158,9 @@ def _check_identity(group: GroupColumns) -> None:
         raise GroupRefused(Reason.INVALID_FIELD, "group_id", f"expected at most 256 bytes; got {got}")
     if group.policy_version < 0:
         raise GroupRefused(Reason.INVALID_FIELD, "policy_version", f"expected >= 0; got {group.policy_version}")
+    if group.policy_version > step:
+        description = f"expected <= the push's step {step}; got {group.policy_version}"
+        raise GroupRefused(Reason.INVALID_FIELD, "policy_version", description)
 
 
 def _normalised(settings: SamplingSettings) -> tuple[float | None, float, int, str]:
@@ -203,7 +209,7 @@ def _check_rollouts(group: GroupColumns) -> None:
         first = int(np.argmin(finite))
         description = f"expected a finite number; got {group.rewards[first]}"
         raise GroupRefused(Reason.INVALID_GROUP, f"rewards[{first}]", description)
-    unknown = (group.statuses < STATUS_UNSPECIFIED) | (group.statuses > STATUS_UNSCORABLE)
+    unknown = (group.statuses < _STATUSES.start) | (group.statuses >= _STATUSES.stop)
     if unknown.any():
         first = int(np.argmax(unknown))
         description = f"expected a known status; got {group.statuses[first]}"
@@ -236,13 +242,13 @@ def _check_column(column: ColumnLayout, path: str, rollouts: int) -> None:
     if not _COLUMN_NAME.fullmatch(column.name):
         description = f"expected 1 to 64 of [A-Za-z0-9_.-]; got {column.name!r}"
         raise GroupRefused(Reason.INVALID_FIELD, f"{path}.name", description)
-    if column.dtype != OPAQUE and column.dtype not in _NUMERIC_DTYPES:
+    if column.dtype != OPAQUE and column.dtype not in _DTYPE_BYTES:
         description = f"expected {OPAQUE} or numpy's name of a numeric type, such as int32; got {column.dtype!r}"
         raise GroupRefused(Reason.INVALID_FIELD, f"{path}.dtype", description)
     if any(extent < 0 for extent in column.shape):
         raise GroupRefused(Reason.INVALID_GROUP, f"{path}.shape", f"expected extents >= 0; got {list(column.shape)}")
     if column.dtype != OPAQUE:
-        expected = math.prod(column.shape) * np.dtype(column.dtype).itemsize
+        expected = math.prod(column.shape) * _DTYPE_BYTES[column.dtype]
         if column.nbytes != expected:
             description = (
                 f"expected {expected} bytes ({column.dtype} of shape {list(column.shape)}); got {column.nbytes}"
@@ -285,25 +291,10 @@ def _check_log_probs(group: GroupColumns) -> None:
 
 
 def _outcome_summary(group: GroupColumns, rules: GroupRules) -> CheckedGroup:
-    counts = np.ones(len(group.outcomes), dtype=bool)
-    if len(group.statuses):
-        counts = group.statuses < STATUS_ABORTED
-    finite = np.isfinite(group.outcomes)
-    dropped = int((counts & ~finite).sum())
-    if dropped and not rules.drop_nan:
-        first = int(np.argmax(counts & ~finite))
-        description = f"expected a finite number; got {group.outcomes[first]}"
-        raise GroupRefused(Reason.INVALID_OUTCOME, f"outcomes[{first}]", description)
-    counts = counts & finite
-    low, high = rules.outcome_range
-    raw = group.outcomes[counts]
-    outside = (raw < low) | (raw > high)
-    clipped = int(outside.sum())
-    if clipped and not rules.clip_outcomes:
-        first = int(np.flatnonzero(counts)[int(np.argmax(outside))])
-        description = f"expected within [{low:g}, {high:g}]; got {group.outcomes[first]:g}"
-        raise GroupRefused(Reason.INVALID_OUTCOME, f"outcomes[{first}]", description)
-    mapped = (np.clip(raw, low, high) - low) / (high - low)
+    found = map_by_rules(rules, group.outcomes, group.statuses, "outcomes")
+    if isinstance(found, FieldViolation):
+        raise GroupRefused(Reason.INVALID_OUTCOME, found.field, found.description)
+    mapped = found.outcomes
     return CheckedGroup(
         prompt_id=group.prompt_id,
         group_id=group.group_id or f"{group.prompt_id}@{group.policy_version}",
@@ -311,6 +302,6 @@ def _outcome_summary(group: GroupColumns, rules: GroupRules) -> CheckedGroup:
         mean_outcome=float(mapped.mean()) if len(mapped) else math.nan,
         informative=bool(len(mapped)) and float(np.ptp(mapped)) > INFORMATIVE_TOLERANCE,
         counted=len(mapped),
-        clipped=clipped,
-        dropped=dropped,
+        clipped=found.clipped,
+        dropped=found.dropped,
     )

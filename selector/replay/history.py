@@ -67,7 +67,7 @@ class SampleEvent:
         requested: groups asked for.
         eligible: groups that were eligible.
         probability: with which each of them was taken.
-        picks: positions of the groups, in order.
+        picks: positions of the groups, in order; none once all of the groups are gone for good.
         times_sampled: per pick, this sample included.
     """
 

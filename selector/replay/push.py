@@ -103,9 +103,6 @@ class _Push:
 
     def _refusal(self, index: int, arrival: Arrival) -> Refusal | None:
         group = arrival.group
-        if group.policy_version > self._step:
-            description = f"expected <= the step of the push, {self._step}; got {group.policy_version}"
-            return Refusal(index, Reason.INVALID_FIELD, "policy_version", description)
         limit = self._config.capacity_bytes
         if limit and arrival.nbytes > limit:
             description = f"expected at most replay.capacity_bytes = {limit} bytes in one group; got {arrival.nbytes}"

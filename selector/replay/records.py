@@ -16,6 +16,7 @@ import numpy as np
 from selector.replay.history import Mark, PushEvent, SampleEvent
 from selector.replay.plans import ROW
 
+_RUN = struct.Struct(">Q")
 _KEY = struct.Struct(">QQ")
 _LENGTH = struct.Struct("<H")
 _SAMPLE = struct.Struct("<qq16sqqdI")
@@ -46,7 +47,13 @@ class RunMeta:
 
 def run_prefix(run: int) -> bytes:
     """What every key of a run starts with."""
-    return struct.pack(">Q", run)
+    return _RUN.pack(run)
+
+
+def run_of(stored: bytes) -> int:
+    """The run that a key belongs to."""
+    (run,) = _RUN.unpack_from(stored)
+    return int(run)
 
 
 def key(run: int, number: int) -> bytes:

@@ -9,6 +9,9 @@ Samples:
       uses and probabilities, also after a restart, and counts no further use; with other arguments ``SampleDiffers``.
     * Fewer eligible groups than asked: all of them, and a shortfall. That answer is recorded like any other.
     * No eligible group: an empty answer, which records nothing and changes nothing; asked again it may find some.
+    * The answer says which groups there are; ``read`` gives them piece by piece, so that a large sample never is in
+      memory as a whole.
+    * Once all groups of a sample are gone for good, only that its step was answered is remembered.
     * To wait for groups, poll ``eligible_count``, which has no effect, and call ``sample`` once it is large enough, or
       at once when the step is ``answered``: giving up the wait has consumed nothing.
 """
@@ -19,6 +22,7 @@ import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -37,11 +41,12 @@ from selector.replay.answers import (
     push_result,
 )
 from selector.replay.buffer import ReplayBuffer
-from selector.replay.errors import GroupRefused, PayloadCorrupt, RequestIdReused, RewindBeyondHistory, SampleDiffers
+from selector.replay.errors import GroupRefused, RequestIdReused, SampleDiffers, StorageFailed
 from selector.replay.group import CheckedGroup
 from selector.replay.history import Gaps, Mark, PushEvent, ReplayLog, SampleEvent
 from selector.replay.plans import Arrival, SampleRequest
 from selector.replay.push import plan_push
+from selector.replay.reading import check_there, gone, read_groups
 from selector.replay.records import RunMeta
 from selector.replay.rewind import rewound
 from selector.replay.store import ReplayStore
@@ -67,6 +72,8 @@ class ReplayRun:
         self._epoch = 0
         self._rewind_result = RewindResult(0, 0)
         self._counters: Counter[str] = Counter()
+        # The log's step when the samples were last looked through for those without groups.
+        self._looked_at = -1
         stored = store.load(run)
         if stored is not None:
             meta = stored.meta
@@ -92,14 +99,13 @@ class ReplayRun:
 
         Args:
             groups: checked group and payload, in order.
-            step: the trainer's step, >= every policy version.
+            step: the trainer's step; ``validate_group`` has checked that it is >= every policy version.
             request_id: applied once; empty = no such protection. Remembered for the rewind window.
             fingerprint: of the request's content; empty = computed from ids, sizes and checksums.
             skip_refused: store the others when groups are refused.
 
         Raises:
-            GroupRefused: a policy version after ``step``, a group larger than the buffer, or the id of another group;
-                nothing was applied.
+            GroupRefused: a group larger than the buffer, or the id of another group; nothing was applied.
             RequestIdReused: the request id came with other content.
             StorageFailed: nothing was applied.
         """
@@ -130,6 +136,9 @@ class ReplayRun:
         gaps = self._buffer.gaps_without(expired)
         for old in outlived:
             gaps.add(old.step, old.log_step)
+        # The groups of one sample leave at different times, so looking through the samples pays off once a window.
+        looking = log_step - self._looked_at >= window
+        faded = self._faded_samples(expired) if looking else []
         counters = self._counters + push_counts(plan)
         with self._store.write(self._run) as writer:
             writer.groups(plan.rows, plan.identities)
@@ -137,6 +146,8 @@ class ReplayRun:
                 writer.payload(position, groups[position - plan.position - 1][1])
             writer.groups(plan.changed, self._buffer.identities)
             writer.forget_groups(expired.tolist())
+            for sample in faded:
+                writer.sample(sample)
             writer.push(event)
             writer.forget_pushes(outlived)
             if step > log.step:
@@ -145,6 +156,8 @@ class ReplayRun:
             writer.meta(self._meta(plan.position + 1 + len(groups), stored, gaps, counters))
         self._buffer.apply_push(plan)
         self._buffer.forget(expired)
+        if looking:
+            self._looked_at = log_step
         log.gaps = gaps
         log.pushes = [*log.pushes[len(outlived) :], event]
         for old in outlived:
@@ -167,12 +180,11 @@ class ReplayRun:
 
         Args:
             request: the arguments.
-            part: (index, count): only groups index, index + count, ... of the sample are read and returned.
+            part: (index, count): only groups index, index + count, ... of the sample are returned.
 
         Raises:
             SampleDiffers: the step was answered for other arguments.
             RewindBeyondHistory: it was answered so long ago that its groups are gone.
-            PayloadCorrupt: a group is not as it was acknowledged.
             StorageFailed: nothing was applied.
         """
         recorded = self._store.sample(self._run, request.step)
@@ -184,9 +196,33 @@ class ReplayRun:
                 f"({recorded.requested} groups asked for then, {request.count} now)"
             )
         if recorded is None:
-            return Sample((), request.count, 0)
-        shortfall = recorded.requested - len(recorded.picks)
-        return Sample(self._read(recorded, part), shortfall, recorded.eligible)
+            return Sample(request.step, (), (), 1.0, request.count, 0)
+        if not recorded.picks:
+            raise gone(recorded.step)
+        mine = slice(part[0], None, part[1])
+        check_there(self._buffer, recorded.step, recorded.picks[mine])
+        return Sample(
+            step=recorded.step,
+            positions=recorded.picks[mine],
+            times_sampled=recorded.times_sampled[mine],
+            probability=recorded.probability,
+            shortfall=recorded.requested - len(recorded.picks),
+            eligible=recorded.eligible,
+        )
+
+    def read(self, sample: Sample, start: int, max_bytes: int) -> tuple[SampledGroup, ...]:
+        """Groups of a sample from ``start`` on: as many as fit, but at least one if there is one.
+
+        Args:
+            sample: an answer of this run.
+            start: number of groups that were read before.
+            max_bytes: of payloads, each counted with 512 bytes more.
+
+        Raises:
+            RewindBeyondHistory: groups have gone since the answer.
+            PayloadCorrupt: a group is not as it was acknowledged.
+        """
+        return read_groups(self._store, self._run, self._buffer, sample, start, max_bytes)
 
     @property
     def epoch(self) -> int:
@@ -236,6 +272,7 @@ class ReplayRun:
             meta = self._meta(new.log.next_position, new.log.next_seq, new.log.gaps, self._counters)
             writer.meta(replace(meta, rewind_epoch=epoch, rewind_result=(result.dropped, result.restored)))
         self._buffer = new
+        self._looked_at = min(self._looked_at, new.log.step)
         self._epoch = epoch
         self._rewind_result = result
         self._requests = self._index_requests()
@@ -249,17 +286,13 @@ class ReplayRun:
         """
         buffer = rewound(self._buffer, before_step, self._store.samples(self._run)).buffer
         self._store.drop_run(run)
-        self._store.copy_payloads(self._run, run, buffer.rows["position"].tolist())
-        log = buffer.log
-        samples = [event for event in self._store.samples(self._run) if event.step < before_step]
-        with self._store.write(run) as writer:
-            writer.groups(buffer.rows, buffer.identities)
-            for push in log.pushes:
-                writer.push(push)
-            for sample in samples:
-                writer.sample(sample)
-            writer.marks(log.marks)
-            writer.meta(RunMeta(log.next_position, log.next_seq, tuple(log.gaps.intervals)))
+        try:
+            self._copy_to(run, buffer, before_step)
+        except BaseException:
+            # A store that cannot even delete keeps the remains until ``ReplayStore.runs`` shows them to the caller.
+            with suppress(StorageFailed):
+                self._store.drop_run(run)
+            raise
         return ReplayRun(self._store, run, buffer.config, buffer.seed, buffer.rewind_window_steps)
 
     @property
@@ -285,6 +318,19 @@ class ReplayRun:
             counters=dict(self._counters),
             step=step,
         )
+
+    def _copy_to(self, run: int, buffer: ReplayBuffer, before_step: int) -> None:
+        self._store.copy_payloads(self._run, run, buffer.rows["position"].tolist())
+        log = buffer.log
+        samples = [event for event in self._store.samples(self._run) if event.step < before_step]
+        with self._store.write(run) as writer:
+            writer.groups(buffer.rows, buffer.identities)
+            for push in log.pushes:
+                writer.push(push)
+            for sample in samples:
+                writer.sample(sample)
+            writer.marks(log.marks)
+            writer.meta(RunMeta(log.next_position, log.next_seq, tuple(log.gaps.intervals)))
 
     def _draw(self, request: SampleRequest) -> SampleEvent | None:
         log = self._buffer.log
@@ -313,26 +359,17 @@ class ReplayRun:
         self._counters = counters
         return event
 
-    def _read(self, event: SampleEvent, part: tuple[int, int]) -> tuple[SampledGroup, ...]:
-        picks = list(zip(event.picks, event.times_sampled, strict=True))[part[0] :: part[1]]
-        missing = [position for position, _ in picks if position not in self._buffer.identities]
-        if missing:
-            raise RewindBeyondHistory(
-                f"the sample of step {event.step} was answered before and {len(missing)} of its groups are gone since"
-            )
-        positions = [position for position, _ in picks]
-        rows = self._buffer.rows[self._buffer.find(positions)]
-        payloads = self._store.payloads(self._run, positions)
-        sampled = []
-        for (position, times), row, payload in zip(picks, rows, payloads, strict=True):
-            prompt_id, group_id = self._buffer.identities[position]
-            if payload is None:
-                raise PayloadCorrupt(prompt_id, group_id, "it is missing")
-            if len(payload) != row["nbytes"] or zlib.crc32(payload) != row["checksum"]:
-                raise PayloadCorrupt(prompt_id, group_id, f"its {len(payload)} bytes do not match their checksum")
-            age = event.step - int(row["policy_version"])
-            sampled.append(SampledGroup(payload, prompt_id, group_id, age, times, event.probability))
-        return tuple(sampled)
+    def _faded_samples(self, expired: np.ndarray) -> list[SampleEvent]:
+        """Samples of which no group is left without the expired ones, as they are then kept.
+
+        Neither a rewind nor a repeated request misses their picks: uses of groups that are gone need no undoing.
+        """
+        there = self._buffer.identities.keys() - set(expired.tolist())
+        return [
+            replace(event, picks=(), times_sampled=())
+            for event in self._store.samples(self._run)
+            if event.picks and there.isdisjoint(event.picks)
+        ]
 
     def _meta(self, next_position: int, next_seq: int, gaps: Gaps, counters: Mapping[str, int]) -> RunMeta:
         return RunMeta(

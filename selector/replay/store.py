@@ -10,7 +10,6 @@ process.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,12 +34,14 @@ from selector.replay.records import (
     encode_push,
     encode_sample,
     key,
+    run_of,
     run_prefix,
 )
 
 # Address space only; the file grows with what is stored.
 DEFAULT_MAP_BYTES = 256 << 30
 _FORMAT = b"1"
+_LAST_RUN = 2**64 - 1
 _TABLES = ("meta", "groups", "payloads", "samples", "pushes", "marks")
 # Payload bytes copied by one transaction of a fork: LMDB holds what a transaction writes in memory.
 _COPY_BYTES = 64 << 20
@@ -96,9 +97,17 @@ class ReplayStore:
             raise StorageFailed(f"replay store cannot be copied to {path}: {error}") from error
 
     def runs(self) -> list[int]:
-        """Ids of the runs that are there, ascending."""
-        with self._env.begin(db=self._tables["meta"]) as txn:
-            return [struct.unpack(">Q", stored)[0] for stored in txn.cursor().iternext(keys=True, values=False)]
+        """Ids of the runs of which anything is there, be it left over from a fork cut short, ascending."""
+        found: set[int] = set()
+        with self._env.begin() as txn:
+            for table in self._tables.values():
+                cursor = txn.cursor(db=table)
+                there = cursor.first()
+                while there:
+                    run = run_of(bytes(cursor.key()))
+                    found.add(run)
+                    there = run < _LAST_RUN and cursor.set_range(run_prefix(run + 1))
+        return sorted(found)
 
     def load(self, run: int) -> StoredRun | None:
         """A run as last written; None if it is not there."""
@@ -214,7 +223,7 @@ class RunWriter:
             self._delete("pushes", event.position)
 
     def sample(self, event: SampleEvent) -> None:
-        """Record a sample."""
+        """Add or replace a sample."""
         self._put("samples", event.step, encode_sample(event))
 
     def forget_samples(self, from_step: int) -> None:

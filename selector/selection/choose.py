@@ -3,7 +3,7 @@
 Who goes in, in this order, each prompt at most once:
 
     arm       from                                   by
-    UNIFORM   all eligible prompts                   equal chance; reference evidence and control arm at once
+    UNIFORM   all eligible prompts, cooling or not   equal chance; reference evidence and control arm at once
     REVIEW    those not selected for too long        longest first, at most review_fraction of the batch
     TARGETED  the rest that is not cooling down      largest score/temperature + Gumbel(prompt, step)
     REVIEW    those cooling down                     longest ago first, only where the batch would stay short

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import islice
 
-from selector.explain import Explanation, OutcomeRecord, SelectionRecord
+from selector.explain import Explanation
+from selector.history import OutcomeRecord, SelectionRecord, outcome_records, selection_records
 from selector.requests import Batch
 from selector.run import Run
 from selector.v1 import selector_service_pb2 as pb
@@ -54,14 +57,28 @@ def selection_message(record: SelectionRecord) -> pb.SelectionRecord:
     )
 
 
-def outcome_row(run: Run, prompt: int, record: OutcomeRecord) -> pb.OutcomeRow:
-    """One reported group of the export."""
-    return pb.OutcomeRow(prompt_id=run.pool.prompt_ids[prompt], record=outcome_message(record))
+def outcome_frames(run: Run, rows: int) -> Iterator[pb.ExportRunResponse]:
+    """The reported groups of a run, at most ``rows`` to a message."""
+    found = outcome_records(run)
+    while page := list(islice(found, rows)):
+        yield pb.ExportRunResponse(
+            outcomes=[
+                pb.OutcomeRow(prompt_id=run.pool.prompt_ids[prompt], record=outcome_message(record))
+                for prompt, record in page
+            ]
+        )
 
 
-def selection_row(run: Run, prompt: int, record: SelectionRecord) -> pb.SelectionRow:
-    """One selected prompt of the export."""
-    return pb.SelectionRow(prompt_id=run.pool.prompt_ids[prompt], record=selection_message(record))
+def selection_frames(run: Run, rows: int) -> Iterator[pb.ExportRunResponse]:
+    """The selected prompts of a run, at most ``rows`` to a message."""
+    found = selection_records(run)
+    while page := list(islice(found, rows)):
+        yield pb.ExportRunResponse(
+            selections=[
+                pb.SelectionRow(prompt_id=run.pool.prompt_ids[prompt], record=selection_message(record))
+                for prompt, record in page
+            ]
+        )
 
 
 def explanation_message(found: Explanation) -> pb.ExplainPromptResponse:

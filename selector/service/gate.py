@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from selector.errors import ServiceError
+from selector.service.rpc import tolerant
 from selector.service.status import message_of, status_code, trailing_metadata
 from selector.v1.reasons import Reason
 
@@ -25,6 +26,7 @@ class Gate(grpc.aio.ServerInterceptor):
     Attributes:
         ready: everything is loaded.
         draining: the server is shutting down.
+        unknown_method: told the name of every method that was called and is not served.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -32,6 +34,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._tokens = [token.encode() for token in tokens]
         self.ready = False
         self.draining = False
+        self.unknown_method: Callable[[str], None] = lambda method: None
 
     async def intercept_service(
         self,
@@ -40,10 +43,15 @@ class Gate(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Pass the call on, or answer it with a refusal of the same arity."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(_OPEN):
+        if handler is None:
+            self.unknown_method(handler_call_details.method)
+            return None
+        if handler_call_details.method.startswith(_OPEN):
             return handler
         error = self._refusal(handler_call_details)
-        return handler if error is None else _refusing(handler, error)
+        if error is not None:
+            return _refusing(handler, error)
+        return handler._replace(request_deserializer=tolerant(handler.request_deserializer))
 
     def _refusal(self, details: grpc.HandlerCallDetails) -> ServiceError | None:
         if self.draining:

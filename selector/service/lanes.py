@@ -8,10 +8,11 @@ is gone, or its deadline has passed, is not begun.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -21,16 +22,24 @@ from selector.v1.reasons import Reason
 _T = TypeVar("_T")
 
 
+class _Lane:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        # Calls that hold or await the lock.
+        self.callers = 0
+
+
 class Lanes:
-    """One lane per run id."""
+    """One lane per run id; nothing is kept of a lane that nobody is in, but when it was last used."""
 
     def __init__(self, executor: Executor, now: Callable[[], float]) -> None:
         """``now`` gives Unix seconds."""
         self._executor = executor
         self._now = now
         self._used: dict[str, float] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._changed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._lanes: dict[str, _Lane] = {}
+        # An event lives as long as somebody waits for it.
+        self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     async def run(self, lane: str, work: Callable[[], _T], context: grpc.aio.ServicerContext | None = None) -> _T:
         """Do blocking work in a lane.
@@ -41,44 +50,78 @@ class Lanes:
         Raises:
             ServiceError: DEADLINE_EXCEEDED when the deadline passed before the work began.
         """
-        if context is not None:
-            self._used[lane] = self._now()
-        task = asyncio.ensure_future(self._locked(lane, work, context))
-        return await asyncio.shield(task)
+        gone = threading.Event()
+        task = asyncio.ensure_future(self._locked(lane, work, context, gone))
+        # When the caller is gone nobody else takes the outcome.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
 
     async def off_loop(self, work: Callable[[], _T]) -> _T:
         """Do blocking work that belongs to no lane."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def last_used(self, lane: str) -> float:
-        """Unix seconds of the lane's latest call, 0 before the first."""
+        """Unix seconds of the lane's latest call that got an answer, 0 before the first."""
         return self._used.get(lane, 0.0)
 
     def announce(self, lane: str) -> None:
         """Wake those who wait for a change of the lane."""
-        self._changed.pop(lane, asyncio.Event()).set()
+        event = self._changes.pop(lane, None)
+        if event is not None:
+            event.set()
 
     def change(self, lane: str) -> asyncio.Event:
         """Set at the lane's next announcement; fetch it before looking at the state."""
-        return self._changed[lane]
+        return self._changes.setdefault(lane, asyncio.Event())
 
     def forget(self, lane: str) -> None:
         """Drop a lane whose run is gone."""
         self.announce(lane)
         self._used.pop(lane, None)
-        lock = self._locks.get(lane)
-        if lock is not None and not lock.locked():
-            del self._locks[lane]
 
-    async def _locked(self, lane: str, work: Callable[[], _T], context: grpc.aio.ServicerContext | None) -> _T:
-        async with self._locks[lane]:
-            if context is not None and _expired(context):
-                raise ServiceError(
-                    Reason.DEADLINE_EXCEEDED, "the deadline passed before the call could begin; nothing was applied"
-                )
-            return await self.off_loop(work)
+    async def _locked(
+        self,
+        name: str,
+        work: Callable[[], _T],
+        context: grpc.aio.ServicerContext | None,
+        gone: threading.Event,
+    ) -> _T:
+        lane = self._lanes.setdefault(name, _Lane())
+        lane.callers += 1
+        try:
+            async with lane.lock:
+                if context is not None and (gone.is_set() or _expired(context)):
+                    raise ServiceError(
+                        Reason.DEADLINE_EXCEEDED, "the call ended before its turn came; nothing was applied"
+                    )
+                result = await self.off_loop(work)
+        finally:
+            lane.callers -= 1
+            if not lane.callers:
+                del self._lanes[name]
+        if context is not None:
+            self._used[name] = self._now()
+        return result
+
+
+async def while_wanted(executor: Executor, work: Callable[[Callable[[], bool]], _T]) -> _T:
+    """Do long blocking work, and let it know when its caller has gone.
+
+    Args:
+        work: called with a function that says whether to give up.
+    """
+    gone = threading.Event()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, work, gone.is_set)
+    except asyncio.CancelledError:
+        gone.set()
+        raise
 
 
 def _expired(context: grpc.aio.ServicerContext) -> bool:
     left = context.time_remaining()
-    return bool(context.cancelled()) or (left is not None and left <= 0)
+    return left is not None and left <= 0

@@ -19,13 +19,13 @@ class Limits:
         max_runs: runs in the state directory.
         max_prompts: prompts of one run.
         max_stream_bytes: content of one client stream.
-        max_message_bytes: one message.
+        max_message_bytes: one message; a stored group must fit into one on its way back.
     """
 
-    max_runs: int = 1000
-    max_prompts: int = 10_000_000
-    max_stream_bytes: int = 4 * 2**30
-    max_message_bytes: int = 64 * 2**20
+    max_runs: int
+    max_prompts: int
+    max_stream_bytes: int
+    max_message_bytes: int
 
     def check_runs(self, run_id: str, runs: Runs) -> None:
         """One more run fits, if this one is new."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -9,12 +10,42 @@ import numpy as np
 from selector.errors import invalid
 from selector.requests import PromptSpec
 from selector.service import checks
+from selector.service.limits import Limits
 from selector.v1 import selector_service_pb2 as pb
 
 _LONGEST_TEXT = 4 * 2**20
 _LONGEST_DOMAIN = 256
 _WIDEST_EMBEDDING = 65_536
 _MOST_TOKENS = 2**31 - 1
+
+
+class PromptStream:
+    """The prompts of a stream, message by message.
+
+    Attributes:
+        specs: all prompts so far, checked for form.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.specs: list[PromptSpec] = []
+        self._limits = limits
+        self._received = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, message: pb.RegisterPromptsRequest) -> None:
+        """Check the prompts of one message and take them in."""
+        self._received += message.ByteSize()
+        self._limits.check_stream(self._received)
+        for prompt in message.prompts:
+            self.specs.append(prompt_spec(prompt, len(self.specs)))
+            # The same prompts in other frames are the same request, so the framing is left out.
+            content = prompt.SerializeToString(deterministic=True)
+            self._digest.update(len(content).to_bytes(8, "little"))
+            self._digest.update(content)
+
+    def digest(self) -> bytes:
+        """(16 bytes) of all prompts so far."""
+        return self._digest.digest()
 
 
 def prompt_spec(prompt: pb.Prompt, position: int) -> PromptSpec:

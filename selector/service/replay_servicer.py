@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from functools import partial
 
 import grpc
@@ -17,6 +16,7 @@ from selector.replay.replay_run import PushResult, Sample
 from selector.run import Run
 from selector.runs import Runs
 from selector.service import checks
+from selector.service.calls import Calls
 from selector.service.group_messages import group_columns
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
@@ -27,6 +27,8 @@ from selector.v1 import selector_service_pb2
 from selector.v1.reasons import Reason
 
 _FRAME_BYTES = 2**20
+# Between the largest group and the largest message: what is added to a group when it is sampled.
+_ROOM_BYTES = 2**16
 _MOST_SAMPLED = 1_000_000
 _LISTED = 10
 
@@ -41,11 +43,19 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
     """See ``proto/selector/v1/replay_service.proto``."""
 
     def __init__(
-        self, runs: Runs, lanes: Lanes, limits: Limits, observer: RpcObserver, monotonic: Callable[[], float]
+        self,
+        runs: Runs,
+        lanes: Lanes,
+        limits: Limits,
+        calls: Calls,
+        observer: RpcObserver,
+        monotonic: Callable[[], float],
     ) -> None:
         self._runs = runs
         self._lanes = lanes
         self._limits = limits
+        self._largest_group = limits.max_message_bytes - min(_ROOM_BYTES, limits.max_message_bytes // 8)
+        self.calls = calls
         self.observer = observer
         self.monotonic = monotonic
 
@@ -55,7 +65,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
     ) -> pb.PushRolloutsResponse:
         first: pb.PushRolloutsRequest | None = None
         received = 0
-        push = _Push()
+        push = _Push(self._limits, self._largest_group)
         async for message in request:
             if first is None:
                 first = message
@@ -92,25 +102,18 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         if request.wait:
             await self._wait(run_id, asked, context)
 
-        def draw() -> Sample:
+        def draw() -> tuple[Run, Sample]:
             run = self._runs.get(run_id)
             run.reconcile()
-            return run.replay.sample(asked, part)
+            return run, run.replay.sample(asked, part)
 
-        sample = await self._lanes.run(run_id, draw, context)
-        frame, size = pb.SampleRolloutsResponse(), 0
-        for sampled in sample.groups:
-            if frame.groups and size + len(sampled.payload) > _FRAME_BYTES:
+        run, sample = await self._lanes.run(run_id, draw, context)
+        frame, sent = pb.SampleRolloutsResponse(), 0
+        while sent < len(sample.positions):
+            if sent:
                 yield frame
-                frame, size = pb.SampleRolloutsResponse(), 0
-            added = frame.groups.add(
-                age_steps=sampled.age_steps,
-                times_sampled=sampled.times_sampled,
-                probability=sampled.probability,
-            )
-            added.group.ParseFromString(sampled.payload)
-            added.group.group_id = sampled.group_id
-            size += len(sampled.payload)
+            frame = await self._lanes.run(run_id, partial(self._frame, run, sample, sent), context)
+            sent += len(frame.groups)
         index, count = part
         frame.shortfall = sample.shortfall // count + (index < sample.shortfall % count)
         if frame.shortfall:
@@ -118,6 +121,20 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         frame.eligible_groups = sample.eligible
         frame.last = True
         yield frame
+
+    def _frame(self, run: Run, sample: Sample, start: int) -> pb.SampleRolloutsResponse:
+        """The next groups of a sample, without the figures of the last frame."""
+        run_id = run.row.run_id
+        if self._runs.get(run_id) is not run:
+            raise ServiceError(Reason.RUN_NOT_FOUND, f"run {run_id!r} was deleted while its sample was being read")
+        frame = pb.SampleRolloutsResponse()
+        for sampled in run.replay.read(sample, start, min(_FRAME_BYTES, self._largest_group)):
+            added = frame.groups.add(
+                age_steps=sampled.age_steps, times_sampled=sampled.times_sampled, probability=sampled.probability
+            )
+            added.group.ParseFromString(sampled.payload)
+            added.group.group_id = sampled.group_id
+        return frame
 
     async def _wait(self, run_id: str, asked: SampleRequest, context: grpc.aio.ServicerContext) -> None:
         """Wait until enough groups are eligible; nothing is consumed by waiting."""
@@ -133,8 +150,14 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
             left = context.time_remaining()
             if left is None:
                 raise invalid("wait", "needs a deadline", Reason.CONTRADICTORY_FIELDS)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(change.wait(), timeout=max(left, 0.0))
+            if self.calls.draining.is_set():
+                raise ServiceError(
+                    Reason.DRAINING, "the server is shutting down; nothing was consumed", retry_after_s=1.0
+                )
+            awaited = [asyncio.ensure_future(event.wait()) for event in (change, self.calls.draining)]
+            await asyncio.wait(awaited, timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
+            for waiting in awaited:
+                waiting.cancel()
             left = context.time_remaining()
             if left is not None and left <= 0:
                 raise ServiceError(
@@ -146,7 +169,9 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
 class _Push:
     """The groups of one stream: those that are sound, and those that are not."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits, largest_group: int) -> None:
+        self._limits = limits
+        self._largest_group = largest_group
         self.groups: list[tuple[CheckedGroup, bytes]] = []
         # Position in the stream of each sound group.
         self.positions: list[int] = []
@@ -159,7 +184,7 @@ class _Push:
             position = self._seen
             self._seen += 1
             try:
-                checked = _checked(run, step, group)
+                checked = self._checked(run, step, group)
             except GroupRefused as refusal:
                 self.refused.append((group, GroupRefused(refusal.reason, refusal.field, refusal.description, position)))
             except ServiceError as error:
@@ -186,16 +211,17 @@ class _Push:
             metadata={"refused": str(len(self.refused))},
         )
 
-
-def _checked(run: Run, step: int, group: pb.RolloutGroup) -> CheckedGroup:
-    checked = validate_group(group_columns(group), run.group_rules)
-    if group.prompt_id not in run.pool.index:
-        raise GroupRefused(Reason.UNKNOWN_PROMPT, "prompt_id", f"unknown prompt {group.prompt_id!r}")
-    if group.policy_version > step:
-        raise GroupRefused(
-            Reason.INVALID_FIELD, "policy_version", f"expected <= the push's step {step}; got {group.policy_version}"
-        )
-    return checked
+    def _checked(self, run: Run, step: int, group: pb.RolloutGroup) -> CheckedGroup:
+        if group.ByteSize() > self._largest_group:
+            description = (
+                f"expected at most {self._largest_group} bytes in one group, which leaves room for what a sample adds "
+                f"to it within max_message_bytes={self._limits.max_message_bytes}; got {group.ByteSize()}"
+            )
+            raise GroupRefused(Reason.QUOTA_EXCEEDED, "", description)
+        checked = validate_group(group_columns(group), run.group_rules, step)
+        if group.prompt_id not in run.pool.index:
+            raise GroupRefused(Reason.UNKNOWN_PROMPT, "prompt_id", f"unknown prompt {group.prompt_id!r}")
+        return checked
 
 
 def _push_message(push: _Push, result: PushResult) -> pb.PushRolloutsResponse:

@@ -10,8 +10,10 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from selector.errors import ServiceError
+from selector.errors import ServiceError, invalid
+from selector.service.calls import Calls
 from selector.service.status import message_of, status_code, trailing_metadata
 from selector.v1.reasons import Reason
 
@@ -28,15 +30,32 @@ class RpcObserver(Protocol):
         """Counts a call as being answered for as long as the context lasts."""
 
 
+class Undecodable:
+    """Stands for a message whose bytes are not of its type."""
+
+
 class Servicer(Protocol):
     """What the decorators need of a servicer."""
 
+    calls: Calls
     observer: RpcObserver
     monotonic: Callable[[], float]
 
 
 _Unary = TypeVar("_Unary", bound=Callable[..., Awaitable[Any]])
 _Stream = TypeVar("_Stream", bound=Callable[..., AsyncIterator[Any]])
+
+
+def tolerant(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A deserializer that leaves it to the method to refuse what cannot be decoded, as any other bad input."""
+
+    def deserialize(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return Undecodable()
+
+    return deserialize
 
 
 def unary(method: _Unary) -> _Unary:
@@ -46,7 +65,7 @@ def unary(method: _Unary) -> _Unary:
     async def wrapped(self: Servicer, request: Any, context: grpc.aio.ServicerContext) -> Any:
         async with _Call(self, method.__name__, context) as call:
             try:
-                return await method(self, request, context)
+                return await method(self, _decoded(request), context)
             except Exception as error:
                 await call.abort(error)
 
@@ -60,12 +79,23 @@ def streaming(method: _Stream) -> _Stream:
     async def wrapped(self: Servicer, request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         async with _Call(self, method.__name__, context) as call:
             try:
-                async for message in method(self, request, context):
+                async for message in method(self, _decoded(request), context):
                     yield message
             except Exception as error:
                 await call.abort(error)
 
     return wrapped  # type: ignore[return-value]
+
+
+def _decoded(request: Any) -> Any:
+    if isinstance(request, Undecodable):
+        raise invalid("request", "expected a message of the method's type; got bytes that cannot be decoded")
+    return _all_decoded(request) if hasattr(request, "__aiter__") else request
+
+
+async def _all_decoded(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        yield _decoded(message)
 
 
 class _Call:
@@ -78,6 +108,7 @@ class _Call:
         self._code = "OK"
 
     async def __aenter__(self) -> _Call:
+        self._servicer.calls.began()
         self._in_flight = self._servicer.observer.in_flight(self._method)
         self._in_flight.__enter__()
         self._began = self._servicer.monotonic()
@@ -87,6 +118,7 @@ class _Call:
         if kind is not None and self._code == "OK":
             self._code = "CANCELLED" if issubclass(kind, asyncio.CancelledError | GeneratorExit) else "INTERNAL"
         self._in_flight.__exit__(None, None, None)
+        self._servicer.calls.ended()
         elapsed = self._servicer.monotonic() - self._began
         self._servicer.observer.observe_rpc(self._method, self._code, elapsed)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
 from functools import partial
 
 import grpc
@@ -10,22 +12,26 @@ import numpy as np
 
 from selector.embedding.embedder import Embedder
 from selector.errors import invalid
-from selector.explain import explain, outcome_records, selection_records
+from selector.explain import explain
+from selector.history import prompt_history
 from selector.registration import prepare
-from selector.requests import Batch, PromptSpec
+from selector.requests import Batch
+from selector.run import Run
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
 from selector.service import checks
-from selector.service.answers import batch_message, explanation_message, outcome_row, selection_row
-from selector.service.config_messages import explicit_config
-from selector.service.lanes import Lanes
+from selector.service.answers import batch_message, explanation_message, outcome_frames, selection_frames
+from selector.service.calls import Calls
+from selector.service.config_messages import config_message, explicit_config
+from selector.service.lanes import Lanes, while_wanted
 from selector.service.limits import Limits
 from selector.service.pages import page_key, page_position, page_token
-from selector.service.prompt_messages import prompt_spec
+from selector.service.prompt_messages import PromptStream
 from selector.service.quality_messages import quality_message
 from selector.service.rpc import RpcObserver, streaming, unary
 from selector.service.run_messages import run_message
 from selector.service.step_requests import report_request, select_request, training_request
+from selector.v1 import run_pb2
 from selector.v1 import selector_service_pb2 as pb
 from selector.v1 import selector_service_pb2_grpc as pb_grpc
 from selector.v1.reasons import Reason
@@ -34,6 +40,7 @@ _MOST_LISTED = 1000
 _MOST_PREDICTED = 100_000
 _MOST_EXPLAINED = 10_000
 _EXPORT_ROWS = 2000
+_LISTING_BUDGET_S = 5.0
 
 
 class SelectorServicer(pb_grpc.SelectorServiceServicer):
@@ -49,13 +56,19 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self,
         runs: Runs,
         lanes: Lanes,
+        encoding: Executor,
         limits: Limits,
+        calls: Calls,
         observer: RpcObserver,
         monotonic: Callable[[], float],
     ) -> None:
         self._runs = runs
         self._lanes = lanes
+        self._encoding = encoding
         self._limits = limits
+        # What ListRuns shows of a run that is too busy to be asked.
+        self._listed: dict[str, run_pb2.Run] = {}
+        self.calls = calls
         self.observer = observer
         self.monotonic = monotonic
 
@@ -64,10 +77,10 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     @unary
     async def CreateRun(self, request: pb.CreateRunRequest, context: grpc.aio.ServicerContext) -> pb.CreateRunResponse:
         run_id = checks.run_id(request.run_id)
-        checks.request_id(request)
+        key = checks.request_key(request, "CreateRun")
         explicit = explicit_config(request.config)
         self._limits.check_runs(run_id, self._runs)
-        run, created = await self._lanes.run(run_id, lambda: self._runs.create(run_id, explicit), context)
+        run, created = await self._lanes.run(run_id, lambda: self._runs.create(run_id, explicit, key), context)
         warnings = []
         if run.config.sampling is None:
             warnings.append(
@@ -87,12 +100,24 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         size = checks.between(request.page_size, 0, _MOST_LISTED, "page_size") or 100
         after = page_key("runs", request.page_token)
         later = [run for run in self._runs.all() if run.row.run_id > after]
-        answer = pb.ListRunsResponse()
-        for run in later[:size]:
-            answer.runs.append(await self._lanes.run(run.row.run_id, partial(run_message, run), context))
+        page = later[:size]
+        await self._look_at(page, context)
+        # A run that is busy shows what it showed last, or its id and configuration alone.
+        bare = ((run, run_pb2.Run(run_id=run.row.run_id, config=config_message(run.config))) for run in page)
+        answer = pb.ListRunsResponse(runs=[self._listed.get(run.row.run_id, shown) for run, shown in bare])
         if len(later) > size:
             answer.next_page_token = page_token("runs", later[size - 1].row.run_id)
         return answer
+
+    async def _look_at(self, runs: Sequence[Run], context: grpc.aio.ServicerContext) -> None:
+        left = context.time_remaining()
+        tasks = {
+            run.row.run_id: asyncio.ensure_future(self._lanes.run(run.row.run_id, partial(run_message, run)))
+            for run in runs
+        }
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=_LISTING_BUDGET_S if left is None else left / 2)
+        self._listed.update({run_id: task.result() for run_id, task in tasks.items() if _succeeded(task)})
 
     @unary
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext) -> pb.DeleteRunResponse:
@@ -100,6 +125,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         checks.request_id(request)
         await self._lanes.run(run_id, lambda: self._runs.delete(run_id), context)
         self._lanes.forget(run_id)
+        self._listed.pop(run_id, None)
         return pb.DeleteRunResponse()
 
     @unary
@@ -133,29 +159,23 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: AsyncIterator[pb.RegisterPromptsRequest], context: grpc.aio.ServicerContext
     ) -> pb.RegisterPromptsResponse:
         first: pb.RegisterPromptsRequest | None = None
-        specs: list[PromptSpec] = []
-        parts: list[bytes] = []
-        received = 0
+        stream = PromptStream(self._limits)
         async for message in request:
             if first is None:
                 first = message
-                checks.run_id(first.run_id)
-                self._runs.get(first.run_id)
+                self._runs.get(checks.run_id(first.run_id))
             elif message.run_id not in ("", first.run_id):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
-            received += message.ByteSize()
-            self._limits.check_stream(received)
-            specs += [prompt_spec(prompt, len(specs) + i) for i, prompt in enumerate(message.prompts)]
-            # The same prompts in other frames are the same request, so the framing is left out.
-            parts += [prompt.SerializeToString(deterministic=True) for prompt in message.prompts]
+            await self._lanes.off_loop(partial(stream.add, message))
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
         head = pb.RegisterPromptsRequest(run_id=first.run_id, replace=first.replace, request_id=first.request_id)
-        key = checks.request_key(head, "RegisterPrompts", b"".join(parts))
+        key = checks.request_key(head, "RegisterPrompts", stream.digest())
         run = self._runs.get(first.run_id)
-        self._limits.check_prompts(run.pool.index, specs)
-        prepared = await self._lanes.off_loop(
-            lambda: prepare(run.config, run.row.space, specs, self.embedder, lambda: context.cancelled() is True)
+        self._limits.check_prompts(run.pool.index, stream.specs)
+        prepared = await while_wanted(
+            self._encoding,
+            lambda gone: prepare(run.config, run.row.space, run.pool, stream.specs, self.embedder, gone),
         )
         replace = first.replace
         result = await self._lanes.run(
@@ -268,7 +288,10 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         prompt_id = checks.identifier(request.prompt_id, "prompt_id")
         limit = checks.between(request.limit, 0, _MOST_EXPLAINED, "limit") or 100
-        found = await self._lanes.run(run_id, lambda: explain(self._runs.get(run_id), prompt_id, limit), context)
+        run = self._runs.get(run_id)
+        # Reading the history takes longer than the rest, and need not keep the run from its next step.
+        history = await self._lanes.off_loop(lambda: prompt_history(run, prompt_id, limit))
+        found = await self._lanes.run(run_id, lambda: explain(self._runs.get(run_id), history), context)
         return explanation_message(found)
 
     @unary
@@ -288,16 +311,10 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         if kind == pb.EXPORT_KIND_UNSPECIFIED:
             raise invalid("kind", "expected OUTCOMES or SELECTIONS; got UNSPECIFIED")
         run = self._runs.get(run_id)
-        if kind == pb.EXPORT_KIND_OUTCOMES:
-            rows = (pb.ExportRunResponse(outcomes=[outcome_row(run, *found)]) for found in outcome_records(run))
-        else:
-            rows = (pb.ExportRunResponse(selections=[selection_row(run, *found)]) for found in selection_records(run))
-
-        def gathered() -> pb.ExportRunResponse | None:
-            frame = pb.ExportRunResponse()
-            for _, row in zip(range(_EXPORT_ROWS), rows, strict=False):
-                frame.MergeFrom(row)
-            return frame if frame.outcomes or frame.selections else None
-
-        while (frame := await self._lanes.off_loop(gathered)) is not None:
+        frames = (outcome_frames if kind == pb.EXPORT_KIND_OUTCOMES else selection_frames)(run, _EXPORT_ROWS)
+        while (frame := await self._lanes.off_loop(lambda: next(frames, None))) is not None:
             yield frame
+
+
+def _succeeded(task: asyncio.Task[run_pb2.Run]) -> bool:
+    return task.done() and task.exception() is None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 
 import grpc
@@ -31,6 +31,7 @@ from selector.metrics import Metrics, MetricsServer
 from selector.replay.store import ReplayStore
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
+from selector.service.calls import Calls
 from selector.service.gate import Gate
 from selector.service.health import Health
 from selector.service.lanes import Lanes
@@ -59,6 +60,9 @@ _METHODS = [
 # A scrape should come back within Prometheus' usual interval even while a run is busy.
 _SCRAPE_BUDGET_S = 5.0
 
+# Time for the last answers to leave.
+_FLUSH_S = 1.0
+
 
 class Server:
     """One server over one state directory; ``start``, then ``stop``."""
@@ -67,7 +71,10 @@ class Server:
         self._settings = settings
         self._blocking = ThreadPoolExecutor(settings.workers, thread_name_prefix="selector-work")
         self._estimating = ThreadPoolExecutor(2, thread_name_prefix="selector-estimate")
+        # The encoder takes one call at a time anyway, and must not keep all workers busy.
+        self._encoding = ThreadPoolExecutor(1, thread_name_prefix="selector-encode")
         self._gate = Gate(settings.tokens)
+        self._calls = Calls()
         self._health = Health(_SERVICES)
         self._stores = ExitStack()
         self._server: grpc.aio.Server | None = None
@@ -95,8 +102,10 @@ class Server:
         """Drain: refuse new calls, let those in flight finish within the grace time, close everything."""
         self._gate.draining = True
         await self._health.drain()
+        # The port stays open meanwhile, so that health can be asked and refusals say why.
+        await self._calls.drain(self._settings.grace_s)
         assert self._server is not None
-        await self._server.stop(self._settings.grace_s)
+        await self._server.stop(min(_FLUSH_S, self._settings.grace_s))
         await self._close()
 
     async def _start(self) -> None:
@@ -119,6 +128,7 @@ class Server:
             time.time,
         )
         self._metrics = Metrics(CollectorRegistry(), self._run_metrics, settings.metrics_max_runs, methods=_METHODS)
+        self._gate.unknown_method = lambda method: self._metrics.observe_rpc(method, "UNIMPLEMENTED", 0.0)
         selector = await self._listen()
         # Loading an encoder takes seconds, which the port need not wait for.
         encoder = await self._lanes.off_loop(
@@ -152,8 +162,8 @@ class Server:
             await self._server.stop(None)
         if self._metrics_server is not None:
             self._metrics_server.close()
-        self._blocking.shutdown(wait=True)
-        self._estimating.shutdown(wait=True, cancel_futures=True)
+        for executor in (self._encoding, self._estimating, self._blocking):
+            await asyncio.to_thread(executor.shutdown, wait=True, cancel_futures=executor is not self._blocking)
         self._stores.close()
 
     async def _listen(self) -> SelectorServicer:
@@ -166,8 +176,10 @@ class Server:
             ("grpc.so_reuseport", 0),
         ]
         self._server = server = grpc.aio.server(interceptors=[self._gate], options=options)
-        selector = SelectorServicer(self._runs, self._lanes, limits, self._metrics, time.monotonic)
-        replay = ReplayServicer(self._runs, self._lanes, limits, self._metrics, time.monotonic)
+        selector = SelectorServicer(
+            self._runs, self._lanes, self._encoding, limits, self._calls, self._metrics, time.monotonic
+        )
+        replay = ReplayServicer(self._runs, self._lanes, limits, self._calls, self._metrics, time.monotonic)
         selector_service_pb2_grpc.add_SelectorServiceServicer_to_server(selector, server)
         replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(replay, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -208,7 +220,7 @@ class Server:
 
     def describe(self) -> dict[str, object]:
         """The effective settings, with secrets redacted."""
-        shown = asdict(self._settings)
+        shown = {field.name: getattr(self._settings, field.name) for field in fields(self._settings)}
         shown["tokens"] = f"{len(self._settings.tokens)} redacted" if self._settings.tokens else "none"
         shown["adapters"] = {name: str(path) for name, path in self._settings.adapters.items()}
         return shown

@@ -26,6 +26,8 @@ def select_request(request: pb.SelectBatchRequest) -> SelectRequest:
     content.CopyFrom(request)
     content.purpose = purpose  # type: ignore[assignment]
     content.ClearField("shard")
+    # A fork repeats the selections it inherited.
+    content.ClearField("run_id")
     del content.exclude_prompt_ids[:]
     content.exclude_prompt_ids.extend(excluded)
     key = checks.request_key(content, "SelectBatch")

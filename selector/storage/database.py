@@ -1,12 +1,13 @@
 """The state database: one SQLite file in WAL mode with full synchronisation, brought up to date by migrations.
 
-A write transaction that has returned is on disk. Transactions are serialised by SQLite itself; a failed one leaves
-nothing behind and raises STORAGE_FAILED, and the next one may succeed.
+A write transaction that has returned is on disk. Writers take turns, however long one takes; readers wait for nobody.
+A failed transaction leaves nothing behind and raises STORAGE_FAILED, and the next one may succeed.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,12 @@ from alembic.script import ScriptDirectory
 from selector.errors import ServiceError
 from selector.v1.reasons import Reason
 
+_log = logging.getLogger("selector.storage")
+
+# For what other programs do with the file, such as looking into it; the service's own writers do not meet in SQLite.
 _BUSY_TIMEOUT_MS = 30_000
+
+_CONNECTIONS_KEPT = 8
 
 
 class Database:
@@ -33,8 +39,14 @@ class Database:
             ServiceError: STORAGE_FAILED when the file cannot be opened or written.
         """
         self.path = path
+        # One process has the directory, so turns can be taken here, where waiting has no time limit.
+        self._writing = threading.Lock()
+        # No transaction outlasts a call into this module's users, so there are no more connections than threads.
         self._engine = sa.create_engine(
-            f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_MS / 1000}
+            f"sqlite:///{path}",
+            connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_MS / 1000},
+            pool_size=_CONNECTIONS_KEPT,
+            max_overflow=-1,
         )
         sa.event.listen(self._engine, "connect", _configure)
         sa.event.listen(self._engine, "begin", _begin)
@@ -42,25 +54,35 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """A transaction that is durable once the block has ended, or has no effect."""
-        try:
-            with self._engine.connect().execution_options(write=True) as connection, connection.begin():
-                yield connection
-        except sa.exc.OperationalError as error:
-            raise _storage_failed(error) from error
+        """A transaction that is durable once the block has ended, or has no effect; it waits for its turn.
+
+        Blocks must not be nested, and must not wait for anything but the database.
+        """
+        with self._writing, self._transaction(write=True) as connection:
+            yield connection
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """A consistent view of what has been committed."""
-        try:
-            with self._engine.connect() as connection, connection.begin():
-                yield connection
-        except sa.exc.OperationalError as error:
-            raise _storage_failed(error) from error
+        """A consistent view of what has been committed.
+
+        The write-ahead log cannot be folded into the file before the block ends, so nothing must be waited for in it.
+        """
+        with self._transaction(write=False) as connection:
+            yield connection
 
     def close(self) -> None:
         """Close all connections; the last one folds the write-ahead log into the file."""
         self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self, write: bool) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect().execution_options(write=write) as connection, connection.begin():
+                yield connection
+        except sa.exc.SQLAlchemyError as error:
+            if not isinstance(error, sa.exc.OperationalError | sa.exc.TimeoutError):
+                _log.error("a transaction failed for a reason that trying again may not mend", exc_info=error)
+            raise _storage_failed(error) from error
 
     def _migrate(self) -> None:
         config = Config()
@@ -102,9 +124,11 @@ def _begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def _storage_failed(error: sa.exc.OperationalError) -> ServiceError:
+def _storage_failed(error: sa.exc.SQLAlchemyError) -> ServiceError:
+    # The text of SQLAlchemy's own message holds the statement and its values.
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     return ServiceError(
         Reason.STORAGE_FAILED,
-        f"the state database could not be used ({error.orig}); nothing was applied",
+        f"the state database could not be used ({cause}); nothing was applied",
         retry_after_s=1.0,
     )

@@ -8,17 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
+from selector.errors import ServiceError
+from selector.events import EventRow
 from selector.pool import PromptRecord
 from selector.storage import tables
 from selector.storage.database import Database
+from selector.v1.reasons import Reason
 
 # Requests remembered per run; the contract promises 10,000.
 _REQUESTS_KEPT = 12_000
+# Requests by which a run may exceed that before the oldest are forgotten.
+_REQUESTS_SPARE = 1000
+
+_EVENTS_PER_PAGE = 128
+_PROMPTS_PER_INSERT = 10_000
 
 
 @dataclass(frozen=True)
@@ -39,20 +48,6 @@ class RunRow:
 
 
 @dataclass(frozen=True)
-class EventRow:
-    """One event; ``columns`` and ``meta`` are read by the kind's decoder (``selector.events``)."""
-
-    seq: int
-    kind: str
-    step: int | None
-    purpose: int
-    round: int
-    fingerprint: bytes
-    columns: bytes
-    meta: str
-
-
-@dataclass(frozen=True)
 class AnsweredRequest:
     """A request that was applied, and what it was answered with."""
 
@@ -66,12 +61,23 @@ class AnsweredRequest:
 _RUN_COLUMNS = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
 _EVENT_COLUMNS = [tables.events.c[name] for name in EventRow.__dataclass_fields__]
 
+_PROMPT_FIELDS = tuple(PromptRecord.__dataclass_fields__)
+_prompt_values = attrgetter(*_PROMPT_FIELDS)
+
+# As text, since SQLAlchemy takes several times as long to prepare the values of a row as SQLite to insert it.
+_PUT_PROMPT = (
+    f"INSERT OR REPLACE INTO prompts (run, idx, {', '.join(_PROMPT_FIELDS)}) VALUES (?, ?{', ?' * len(_PROMPT_FIELDS)})"
+)
+
 
 class Transaction:
     """Writes that become durable together."""
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, spare: dict[int, int], requests_kept: int) -> None:
+        """``spare``: how many more requests each run may remember before the oldest are forgotten; kept up to date."""
         self._connection = connection
+        self._spare = spare
+        self._requests_kept = requests_kept
 
     def insert_run(self, row: RunRow, *, ready: bool = True) -> int:
         """Insert a run under a fresh internal id, which is returned; ``row.id`` is ignored."""
@@ -89,26 +95,10 @@ class Transaction:
 
     def put_prompts(self, run: int, records: Sequence[tuple[int, PromptRecord]]) -> None:
         """Insert prompts, or replace the rows that exist, by index."""
-        if not records:
-            return
-        rows = [
-            {
-                "run": run,
-                "idx": idx,
-                "prompt_id": r.prompt_id,
-                "content_hash": r.content_hash,
-                "text": r.text,
-                "embedding_row": r.embedding_row,
-                "domain": r.domain,
-                "token_count": r.token_count,
-                "prior_rate": None if np.isnan(r.prior_rate) else r.prior_rate,
-                "prior_trials": r.prior_trials,
-                "status": r.status,
-                "status_reason": r.status_reason,
-            }
-            for idx, r in records
-        ]
-        self._connection.execute(tables.prompts.insert().prefix_with("OR REPLACE"), rows)
+        # SQLite stores NaN as NULL, which is how "no prior" is read back.
+        for start in range(0, len(records), _PROMPTS_PER_INSERT):
+            rows = [(run, idx, *_prompt_values(r)) for idx, r in records[start : start + _PROMPTS_PER_INSERT]]
+            self._connection.exec_driver_sql(_PUT_PROMPT, rows)
 
     def set_prompt_status(self, run: int, indices: Sequence[int], status: int) -> None:
         """Change the status of prompts."""
@@ -140,18 +130,25 @@ class Transaction:
         """Remember an applied request; the oldest are forgotten beyond what is promised."""
         requests = tables.requests
         values = {name: getattr(answered, name) for name in AnsweredRequest.__dataclass_fields__}
-        result = self._connection.execute(requests.insert().values(run=run, **values))
-        number = _inserted(result)
-        if number % 1000 == 0:
-            kept = (
-                sa.select(requests.c.id)
-                .where(requests.c.run == run)
-                .order_by(requests.c.id.desc())
-                .limit(1)
-                .offset(_REQUESTS_KEPT)
-                .scalar_subquery()
-            )
-            self._connection.execute(requests.delete().where(requests.c.run == run, requests.c.id <= kept))
+        self._connection.execute(requests.insert().values(run=run, **values))
+        # Unknown for a run that is written to for the first time since the store was opened.
+        spare = self._spare.get(run, 0)
+        if spare == 0:
+            self._forget_requests(run)
+            spare = _REQUESTS_SPARE
+        self._spare[run] = spare - 1
+
+    def _forget_requests(self, run: int) -> None:
+        requests = tables.requests
+        newest_forgotten = (
+            sa.select(requests.c.id)
+            .where(requests.c.run == run)
+            .order_by(requests.c.id.desc())
+            .limit(1)
+            .offset(self._requests_kept)
+            .scalar_subquery()
+        )
+        self._connection.execute(requests.delete().where(requests.c.run == run, requests.c.id <= newest_forgotten))
 
     def copy_run(self, source: int, target: int, before_step: int) -> None:
         """Copy pool and events of step < ``before_step`` (and those that belong to no step) into another run."""
@@ -171,14 +168,22 @@ class Transaction:
 class RunStore:
     """Reads rows, and opens transactions to write them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, requests_kept: int = _REQUESTS_KEPT) -> None:
+        """``requests_kept``: the newest requests of each run that are never forgotten."""
         self._database = database
+        self._requests_kept = requests_kept
+        self._spare: dict[int, int] = {}
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Writes inside the block are durable when it has ended, or have no effect."""
-        with self._database.write() as connection:
-            yield Transaction(connection)
+        try:
+            with self._database.write() as connection:
+                yield Transaction(connection, self._spare, self._requests_kept)
+        except BaseException:
+            # What was counted was not stored, or what should be forgotten was not.
+            self._spare.clear()
+            raise
 
     def drop_unfinished(self) -> None:
         """Delete runs whose creation was interrupted."""
@@ -194,37 +199,54 @@ class RunStore:
     def prompts(self, run: int) -> list[PromptRecord]:
         """The pool in order of registration."""
         c = tables.prompts.c
-        statement = (
-            sa.select(
-                c.prompt_id,
-                c.content_hash,
-                c.text,
-                c.embedding_row,
-                c.domain,
-                c.token_count,
-                c.prior_rate,
-                c.prior_trials,
-                c.status,
-                c.status_reason,
-            )
-            .where(c.run == run)
-            .order_by(c.idx)
-        )
+        statement = sa.select(*(c[name] for name in _PROMPT_FIELDS)).where(c.run == run).order_by(c.idx)
         with self._database.read() as connection:
             rows = connection.execute(statement).all()
-        return [
-            PromptRecord(r[0], r[1], r[2], r[3], r[4], r[5], np.nan if r[6] is None else r[6], r[7], r[8], r[9])
-            for r in rows
-        ]
+        return [_prompt_record(row) for row in rows]
 
-    def events(self, run: int, kinds: Sequence[str] | None = None) -> Iterator[EventRow]:
-        """The run's events in order, optionally of some kinds only."""
-        statement = sa.select(*_EVENT_COLUMNS).where(tables.events.c.run == run).order_by(tables.events.c.seq)
+    def events(
+        self,
+        run: int,
+        kinds: Sequence[str] | None = None,
+        *,
+        before_seq: int | None = None,
+        epoch: int | None = None,
+    ) -> Iterator[EventRow]:
+        """The run's events in order, read page by page: no transaction is open while the reader is busy with a page.
+
+        Args:
+            kinds: of these kinds only.
+            before_seq: only events before this one; None = also those that are appended meanwhile.
+            epoch: the rewind epoch that the run is known to be in; None = the one it is in at the first page.
+
+        Raises:
+            ServiceError: HISTORY_CHANGED when the run was rewound or deleted meanwhile.
+        """
+        after = 0
+        while True:
+            found, page = self._event_page(run, kinds, after, before_seq)
+            epoch = found if epoch is None else epoch
+            if found is None or found != epoch:
+                raise history_changed()
+            yield from page
+            if len(page) < _EVENTS_PER_PAGE:
+                return
+            after = page[-1].seq
+
+    def _event_page(
+        self, run: int, kinds: Sequence[str] | None, after: int, before: int | None
+    ) -> tuple[int | None, list[EventRow]]:
+        """The run's rewind epoch, None when there is no such run, and the next events, as of one moment."""
+        c = tables.events.c
+        statement = sa.select(*_EVENT_COLUMNS).where(c.run == run, c.seq > after)
         if kinds is not None:
-            statement = statement.where(tables.events.c.kind.in_(kinds))
+            statement = statement.where(c.kind.in_(kinds))
+        if before is not None:
+            statement = statement.where(c.seq < before)
+        statement = statement.order_by(c.seq).limit(_EVENTS_PER_PAGE)
         with self._database.read() as connection:
-            for row in connection.execution_options(yield_per=256).execute(statement):
-                yield EventRow(*row)
+            epoch = connection.scalar(sa.select(tables.runs.c.rewind_epoch).where(tables.runs.c.id == run))
+            return epoch, [EventRow(*row) for row in connection.execute(statement)]
 
     def find_selection(self, run: int, step: int, purpose: int, round_: int) -> EventRow | None:
         """The selection that was answered for this key, if any."""
@@ -243,6 +265,21 @@ class RunStore:
         with self._database.read() as connection:
             row = connection.execute(statement).first()
         return None if row is None else AnsweredRequest(*row)
+
+
+def history_changed() -> ServiceError:
+    """The error of a reader whose run has been rewound or deleted since it began."""
+    return ServiceError(
+        Reason.HISTORY_CHANGED,
+        "the run was rewound or deleted while its history was being read; read it from the start",
+    )
+
+
+def _prompt_record(row: Sequence[Any]) -> PromptRecord:
+    values = list(row)
+    rate = _PROMPT_FIELDS.index("prior_rate")
+    values[rate] = np.nan if values[rate] is None else values[rate]
+    return PromptRecord(*values)
 
 
 def _inserted(result: sa.CursorResult[Any]) -> int:

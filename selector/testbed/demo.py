@@ -1,7 +1,7 @@
 """``selector demo``: the four arms, trained through the real service, and what came of it.
 
-Everything goes into one directory: ``report.html``, ``learning.png``, the service's log, its state directory, and the
-base policy, which a second demo uses again.
+Everything goes into one directory: ``report.html``, the pictures ``learning.png`` and ``difficulty.png``, the service's
+log, its state directory, and the base policy, which a second demo uses again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clients import SelectorClient, SelectorError
 from selector.testbed import table
 from selector.testbed.arms import ARMS, PAPER, Arm
 from selector.testbed.experiment import ExperimentConfig, prepare_run, run_arm
-from selector.testbed.pictures import LIGHT, learning_picture
+from selector.testbed.pictures import LIGHT, difficulty_picture, learning_picture
 from selector.testbed.pretrain import PretrainConfig, load_or_pretrain
 from selector.testbed.record import ArmRun
 from selector.testbed.report import render, verdict
@@ -128,12 +128,14 @@ def _run(
         f"selector show {jobs[0].run_id} --state-dir {state_dir}",
     ]
     (output_dir / "learning.png").write_bytes(learning_picture(runs, LIGHT))
+    (output_dir / "difficulty.png").write_bytes(difficulty_picture(runs, LIGHT))
     (output_dir / "report.html").write_text(render(runs, facts, commands), encoding="utf-8")
     if json_path is not None:
         content = {"what": facts, "commands": commands, "verdict": verdict(runs), **table.figures(runs)}
         json_path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     echo(f"\n{table.text_table(runs)}\n\n{verdict(runs)}\n")
-    echo(f"report: {output_dir / 'report.html'}\npicture: {output_dir / 'learning.png'}")
+    echo(f"report: {output_dir / 'report.html'}")
+    echo(f"pictures: {output_dir / 'learning.png'}, {output_dir / 'difficulty.png'}")
     if json_path is not None:
         echo(f"figures: {json_path}")
     echo(f"took {took:.0f} s; look at the runs with: {commands[1]}")

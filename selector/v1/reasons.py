@@ -40,6 +40,7 @@ class Reason(Enum):
     NO_ENCODER = ("FAILED_PRECONDITION", "texts cannot be embedded: the service runs without an encoder")
     UNKNOWN_ADAPTER = ("FAILED_PRECONDITION", "the server was not started with this adapter")
     REWIND_BEYOND_HISTORY = ("FAILED_PRECONDITION", "replay groups needed to go back that far are gone")
+    HISTORY_CHANGED = ("FAILED_PRECONDITION", "the run was rewound or deleted while its history was being read")
     QUOTA_EXCEEDED = ("RESOURCE_EXHAUSTED", "a limit of the run or of the server is reached")
     STARTING = ("UNAVAILABLE", "the server is still loading; try again")
     DRAINING = ("UNAVAILABLE", "the server is shutting down; try again")

@@ -122,7 +122,7 @@ class SelectorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRun(self, request, context):
-        """Deletes a run and frees all of its storage.
+        """Deletes a run with its pool, history and replay groups. Embeddings stay: runs may share them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,7 +144,8 @@ class SelectorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RegisterPrompts(self, request_iterator, context):
-        """Adds prompts; all messages of the stream are applied together, or none.
+        """Adds prompts; all messages of the stream are applied together, or none. A prompt with neither text nor
+        embedding is predicted from its own outcomes, domain and prior alone; ATTENTION refuses it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -177,6 +177,8 @@ def test_the_grid_finds_the_concentration_that_made_the_outcomes() -> None:
     rate = rng.beta(8 * mean, 8 * (1 - mean))
     estimator = FusedEstimator(0)
     estimator.observe(batch_of(0, np.arange(4000), rng.binomial(8, rate), 8, population=mean))
+    # A report of the next step: step 0 is over.
+    estimator.observe(batch_of(1, np.arange(1), np.array([4.0]), 8, population=mean[:1]))
     assert estimator._grid.cold == 8.0
     assert PrequentialGrid().cold in CONCENTRATIONS
 
@@ -292,14 +294,39 @@ def test_population_rate_of_a_prompt_does_not_see_its_own_outcomes() -> None:
 def test_a_missing_prediction_falls_back_on_the_running_rate() -> None:
     rng = np.random.default_rng(51)
     missing, given = FusedEstimator(0), FusedEstimator(0)
-    successes, trials = 1.0, 2.0
-    for _ in range(5):
-        batch = batch_of(3, rng.choice(50, 10, replace=False), rng.integers(0, 9, 10))
-        given.observe(batch_of(3, batch.prompt, batch.successes, population=np.full(10, successes / trials)))
+    successes, trials, kept = 1.0, 2.0, 1.0
+    for step in range(5):
+        batch = batch_of(step, rng.choice(50, 10, replace=False), rng.integers(0, 9, 10))
+        given.observe(batch_of(step, batch.prompt, batch.successes, population=np.full(10, successes / trials)))
         missing.observe(batch)
-        successes, trials = successes + batch.successes.sum(), trials + batch.trials.sum()
+        successes, trials = kept * successes + batch.successes.sum(), kept * trials + batch.trials.sum()
+        kept = 0.98
     features = features_of(50)
-    np.testing.assert_allclose(missing.estimate(features, 4).difficulty, given.estimate(features, 4).difficulty)
+    np.testing.assert_allclose(missing.estimate(features, 5).difficulty, given.estimate(features, 5).difficulty)
+
+
+def test_reports_of_a_step_add_up_however_they_are_split() -> None:
+    """Whole; in halves of every group; one report per prompt, in reverse order: the same estimates, bit for bit."""
+    rng = np.random.default_rng(52)
+    whole, halves, single = FusedEstimator(0), FusedEstimator(0), FusedEstimator(0)
+    features = features_of(40)
+    for step in range(8):
+        prompt = rng.choice(40, 12, replace=False)
+        first, second = rng.binomial(4, 0.3 + 0.05 * step, (2, 12)).astype(float)
+        population = rng.uniform(0.2, 0.8, 12)
+        whole.observe(batch_of(step, prompt, first + second, 8, population=population))
+        halves.observe(batch_of(step, prompt, first, 4, population=population))
+        # Asking in between changes nothing.
+        halves.estimate(features, step)
+        halves.observe(batch_of(step, prompt, second, 4, population=np.full(12, np.nan)))
+        for i in reversed(range(12)):
+            one = slice(i, i + 1)
+            single.observe(batch_of(step, prompt[one], (first + second)[one], 8, population=population[one]))
+        expected = whole.estimate(features, step + 1)
+        for other in (halves, single):
+            found = other.estimate(features, step + 1)
+            assert found.difficulty.tolist() == expected.difficulty.tolist()
+            assert found.standard_error.tolist() == expected.standard_error.tolist()
 
 
 def test_forgotten_prompts_are_cold_again() -> None:

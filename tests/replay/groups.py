@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from selector.replay import CheckedGroup, GroupColumns
+from selector.replay import CheckedGroup, GroupColumns, ReplayRun, SampledGroup, SampleRequest
 
 
 def columns(**changes: Any) -> GroupColumns:
@@ -51,3 +52,21 @@ def pushed(step: int, count: int, prompts: int | None = None, size: int = 200) -
     numbers = range(step * count, (step + 1) * count)
     modulus = prompts or 10**9
     return [(checked(f"p{number % modulus}", step), payload(step, number, size=size)) for number in numbers]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A sample with its groups."""
+
+    groups: tuple[SampledGroup, ...]
+    shortfall: int
+    eligible: int
+
+
+def sampled(run: ReplayRun, request: SampleRequest, part: tuple[int, int] = (0, 1), max_bytes: int = 5000) -> Answer:
+    """Sample and read it to its end, some bytes at a time."""
+    sample = run.sample(request, part)
+    groups: list[SampledGroup] = []
+    while len(groups) < len(sample.positions):
+        groups += run.read(sample, len(groups), max_bytes)
+    return Answer(tuple(groups), sample.shortfall, sample.eligible)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from selector.config import ReplayConfig
 from selector.replay import ReplayRun, ReplayStore, SampleRequest
-from tests.replay.groups import pushed
+from tests.replay.groups import pushed, sampled
 
 CONFIG = ReplayConfig(capacity_groups=100_000)
 GROUPS = 5
@@ -17,7 +17,7 @@ SIZE = 40_000
 
 def digest(run: ReplayRun, step: int) -> str:
     """What a step's sample holds."""
-    groups = run.sample(SampleRequest(step, 4)).groups
+    groups = sampled(run, SampleRequest(step, 4)).groups
     return hashlib.sha256(b"".join(group.payload for group in groups)).hexdigest()
 
 

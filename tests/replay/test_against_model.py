@@ -19,12 +19,11 @@ from selector.replay import (
     ReplayRun,
     ReplayStore,
     RewindBeyondHistory,
-    Sample,
     SampleDiffers,
     SampleOrder,
     SampleRequest,
 )
-from tests.replay.groups import payload
+from tests.replay.groups import Answer, payload, sampled
 from tests.replay.model import Conflict, Held, NaiveReplay, PushedGroup
 
 WINDOW = 2
@@ -74,7 +73,7 @@ class ReplayMachine(RuleBasedStateMachine):
         # Rewinds to this step or an earlier one may be impossible.
         self.forgotten = -1
         self.epoch = 0
-        self.answers: dict[int, tuple[SampleRequest, Sample]] = {}
+        self.answers: dict[int, tuple[SampleRequest, Answer]] = {}
         self.open()
 
     def open(self) -> None:
@@ -120,7 +119,7 @@ class ReplayMachine(RuleBasedStateMachine):
         eligible = len(self.model.eligible(self.model.state(), request))
         assert self.run.eligible_count(request) == eligible
         expected = self.model.sample(request)
-        sample = self.run.sample(request)
+        sample = sampled(self.run, request)
         assert [(g.group_id, g.payload, g.age_steps, g.times_sampled) for g in sample.groups] == [
             (h.group.group_id, h.group.payload, step - h.group.policy_version, h.uses) for h in expected
         ]
@@ -137,9 +136,9 @@ class ReplayMachine(RuleBasedStateMachine):
         step = data.draw(st.sampled_from(sorted(self.answers)))
         request, answer = self.answers[step]
         with pytest.raises(SampleDiffers):
-            self.run.sample(replace(request, count=request.count + 1))
+            sampled(self.run, replace(request, count=request.count + 1))
         try:
-            assert self.run.sample(request) == answer
+            assert sampled(self.run, request) == answer
         except RewindBeyondHistory:
             assert step <= self.forgotten
 

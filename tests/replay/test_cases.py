@@ -19,7 +19,7 @@ from selector.replay import (
     SampleRequest,
 )
 from selector.v1.reasons import Reason
-from tests.replay.groups import checked, payload, pushed
+from tests.replay.groups import checked, payload, pushed, sampled
 
 
 def run_of(store: ReplayStore, **config: object) -> ReplayRun:
@@ -27,7 +27,7 @@ def run_of(store: ReplayStore, **config: object) -> ReplayRun:
 
 
 def everything(run: ReplayRun, step: int) -> dict[str, bytes]:
-    return {group.group_id: group.payload for group in run.sample(SampleRequest(step, 10_000)).groups}
+    return {group.group_id: group.payload for group in sampled(run, SampleRequest(step, 10_000)).groups}
 
 
 def test_case_7_groups_survive_a_restart(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_case_31_age_limit(store: ReplayStore) -> None:
     for step in range(3):
         run.push(pushed(step, 2), step)
     assert run.stats().ages == {0: 2, 1: 2, 2: 2}
-    assert {group.age_steps for group in run.sample(SampleRequest(4, 99)).groups} == {2, 3, 4}
-    assert {group.age_steps for group in run.sample(SampleRequest(5, 99)).groups} == {3, 4}
+    assert {group.age_steps for group in sampled(run, SampleRequest(4, 99)).groups} == {2, 3, 4}
+    assert {group.age_steps for group in sampled(run, SampleRequest(5, 99)).groups} == {3, 4}
     assert run.stats().ages == {3: 2, 4: 2}
     assert run.stats().counters["evicted_age"] == 2
     assert run.eligible_count(SampleRequest(7, 99)) == 0
@@ -85,31 +85,31 @@ def test_case_46_waiting_consumes_nothing(store: ReplayStore) -> None:
     assert run.stats() == before
     run.push(pushed(1, 2), 1)
     assert run.eligible_count(request) == 4
-    assert run.sample(request).shortfall == 0
+    assert sampled(run, request).shortfall == 0
 
 
 def test_case_46_shortfall_at_once(store: ReplayStore) -> None:
     run = run_of(store)
-    empty = run.sample(SampleRequest(0, 4))
+    empty = sampled(run, SampleRequest(0, 4))
     assert (empty.groups, empty.shortfall) == ((), 4)
     assert not run.answered(0)
     run.push(pushed(0, 3), 0)
-    short = run.sample(SampleRequest(0, 4))
+    short = sampled(run, SampleRequest(0, 4))
     assert (len(short.groups), short.shortfall, short.eligible) == (3, 1, 3)
     run.push(pushed(1, 3), 1)
-    assert run.sample(SampleRequest(0, 4)) == short
+    assert sampled(run, SampleRequest(0, 4)) == short
 
 
 def test_a_step_has_one_sample(tmp_path: Path) -> None:
     store = ReplayStore(tmp_path)
     run = run_of(store)
     run.push(pushed(0, 20), 0)
-    first = run.sample(SampleRequest(3, 5))
-    assert run.sample(SampleRequest(3, 5)) == first
+    first = sampled(run, SampleRequest(3, 5))
+    assert sampled(run, SampleRequest(3, 5)) == first
     store.close()
     store = ReplayStore(tmp_path)
     run = run_of(store)
-    assert run.sample(SampleRequest(3, 5)) == first
+    assert sampled(run, SampleRequest(3, 5)) == first
     assert run.stats().times_sampled == {0: 15, 1: 5}
     for other in (
         SampleRequest(3, 6),
@@ -119,7 +119,7 @@ def test_a_step_has_one_sample(tmp_path: Path) -> None:
         SampleRequest(3, 5, informative_only=True),
     ):
         with pytest.raises(SampleDiffers):
-            run.sample(other)
+            sampled(run, other)
     store.close()
 
 
@@ -127,10 +127,10 @@ def test_use_limit(store: ReplayStore) -> None:
     run = run_of(store, max_uses=2)
     run.push(pushed(0, 3), 0)
     for step in (1, 2):
-        assert {group.times_sampled for group in run.sample(SampleRequest(step, 3)).groups} == {step}
-    assert run.sample(SampleRequest(3, 3)).shortfall == 3
+        assert {group.times_sampled for group in sampled(run, SampleRequest(step, 3)).groups} == {step}
+    assert sampled(run, SampleRequest(3, 3)).shortfall == 3
     assert run.stats().counters["evicted_uses"] == 3
-    assert len(run.sample(SampleRequest(2, 3)).groups) == 3
+    assert len(sampled(run, SampleRequest(2, 3)).groups) == 3
 
 
 def test_first_in_first_out(store: ReplayStore) -> None:
@@ -213,17 +213,11 @@ def test_unchanged_and_conflicting_ids(store: ReplayStore) -> None:
     assert everything(run, 0) == {"p@0": b"x", "q@0": b"y", "new@0": b"n"}
 
 
-def test_policy_version_after_the_step_is_refused(store: ReplayStore) -> None:
-    with pytest.raises(GroupRefused) as caught:
-        run_of(store).push([(checked("p", 3), b"x")], 2)
-    assert caught.value.field == "policy_version"
-
-
 def test_runs_do_not_see_each_other(store: ReplayStore) -> None:
     runs = [ReplayRun(store, number, ReplayConfig(), 0) for number in (0, 1, 2**64 - 1)]
     for index, run in enumerate(runs):
         run.push(pushed(index, 2), index)
-        run.sample(SampleRequest(index, 1))
+        sampled(run, SampleRequest(index, 1))
     assert store.runs() == [0, 1, 2**64 - 1]
     store.drop_run(1)
     assert store.runs() == [0, 2**64 - 1]
@@ -248,8 +242,8 @@ def test_sample_outlives_its_groups(store: ReplayStore) -> None:
     """A group that came, was sampled and left within one step is still there for a retry of that sample."""
     run = run_of(store)
     run.push([(checked("p", 5, "first"), b"1")], 5)
-    sample = run.sample(SampleRequest(5, 1))
+    sample = sampled(run, SampleRequest(5, 1))
     for number in range(3):
         run.push([(checked("p", 5, f"later{number}"), b"2")], 5)
-    assert run.sample(SampleRequest(5, 1)) == sample
+    assert sampled(run, SampleRequest(5, 1)) == sample
     assert run.stats().live_groups == 1

@@ -13,8 +13,10 @@ import pytest
 
 from selector.config import ReplayConfig
 from selector.replay import PayloadCorrupt, ReplayRun, ReplayStore, SampleOrder, SampleRequest, StorageFailed
+from selector.replay.history import Mark
+from selector.replay.store import RunWriter
 from tests.replay import pusher
-from tests.replay.groups import checked, payload, pushed
+from tests.replay.groups import checked, payload, pushed, sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,21 +43,21 @@ def killed_after(directory: Path, first_step: int, acknowledgements: int, delay_
 def test_kill_loses_nothing_acknowledged(tmp_path: Path) -> None:
     delays = np.random.default_rng(7)
     expected: dict[str, bytes] = {}
-    sampled: dict[int, str] = {}
+    digests: dict[int, str] = {}
     step = 0
     for _ in range(5):
         for line in killed_after(tmp_path, step, int(delays.integers(1, 8)), float(delays.uniform(0, 0.03))):
             what, number, *digest = line.split()
             step = int(number) + 1
             if what == "sampled":
-                sampled[int(number)] = digest[0]
+                digests[int(number)] = digest[0]
             else:
                 expected |= {g.group_id: data for g, data in pushed(int(number), pusher.GROUPS, size=pusher.SIZE)}
         store = ReplayStore(tmp_path)
         run = ReplayRun(store, 1, pusher.CONFIG, seed=0)
-        for sampled_step, digest_then in sampled.items():
+        for sampled_step, digest_then in digests.items():
             assert pusher.digest(run, sampled_step) == digest_then
-        found = run.sample(SampleRequest(step + 1000, 10**6, SampleOrder.NEWEST))
+        found = sampled(run, SampleRequest(step + 1000, 10**6, SampleOrder.NEWEST))
         payloads = {group.group_id: group.payload for group in found.groups}
         assert payloads.items() >= expected.items()
         # A push that was not acknowledged is there whole or not at all; never in part.
@@ -87,7 +89,7 @@ def test_full_map_changes_nothing(tmp_path: Path) -> None:
     run = ReplayRun(store, 1, config, 0)
     for number in (step, step + 1):
         assert run.push(pushed(number, 5, size=30_000), number) == twin.push(pushed(number, 5, size=30_000), number)
-        assert run.sample(SampleRequest(number, 7)) == twin.sample(SampleRequest(number, 7))
+        assert sampled(run, SampleRequest(number, 7)) == sampled(twin, SampleRequest(number, 7))
     store.close()
     other.close()
 
@@ -124,8 +126,41 @@ def test_full_disk_changes_nothing(tmp_path: Path) -> None:
     store = ReplayStore(tmp_path)
     run = ReplayRun(store, 1, ReplayConfig(capacity_groups=1000), 0)
     expected = {g.group_id: data for at in range(step + 1) for g, data in pushed(at, 5, size=30_000)}
-    assert {g.group_id: g.payload for g in run.sample(SampleRequest(step, 10**6)).groups} == expected
+    assert {g.group_id: g.payload for g in sampled(run, SampleRequest(step, 10**6)).groups} == expected
     store.close()
+
+
+def test_failed_fork_leaves_nothing(store: ReplayStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payloads are copied before the rest, in transactions of their own."""
+    run = ReplayRun(store, 1, ReplayConfig(), 0)
+    run.push(pushed(0, 5), 0)
+
+    def fail(*_: object) -> None:
+        assert store.runs() == [1, 2], "the payloads were not copied yet"
+        raise StorageFailed("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "meta", fail)
+        with pytest.raises(StorageFailed):
+            run.fork(2, before_step=1)
+    assert store.runs() == [1]
+    assert run.fork(2, before_step=1).stats().live_groups == 5
+
+
+@pytest.mark.parametrize("run", [0, 5, 2**64 - 1])
+def test_runs_without_meta_are_listed(store: ReplayStore, run: int) -> None:
+    """What a process that died within a fork left can be found and deleted."""
+    ReplayRun(store, 3, ReplayConfig(), 0).push(pushed(0, 2), 0)
+    with store.write(run) as writer:
+        writer.payload(0, b"first")
+        writer.payload(1, b"second")
+    with store.write(4) as writer:
+        writer.marks([Mark(0, 0, 0)])
+    assert store.runs() == sorted({run, 3, 4})
+    for left in (run, 4):
+        store.drop_run(left)
+    assert store.runs() == [3]
+    assert store.payloads(run, [0, 1]) == [None, None]
 
 
 def test_damaged_payload_is_named(tmp_path: Path) -> None:
@@ -141,8 +176,8 @@ def test_damaged_payload_is_named(tmp_path: Path) -> None:
     store = ReplayStore(tmp_path)
     run = ReplayRun(store, 1, ReplayConfig(), 0)
     with pytest.raises(PayloadCorrupt, match="'victim@0' of prompt 'victim'"):
-        run.sample(SampleRequest(0, 2))
-    assert [g.group_id for g in run.sample(SampleRequest(1, 2, exclude=frozenset({"victim"}))).groups] == ["good@0"]
+        sampled(run, SampleRequest(0, 2))
+    assert [g.group_id for g in sampled(run, SampleRequest(1, 2, exclude=frozenset({"victim"}))).groups] == ["good@0"]
     store.close()
 
 
@@ -152,7 +187,7 @@ def drawn(store: ReplayStore, number: int) -> list[str]:
     groups: list[str] = []
     for step in range(12):
         run.push(pushed(step, 5, size=5000), step)
-        groups += [group.group_id for group in run.sample(SampleRequest(step, 4)).groups]
+        groups += [group.group_id for group in sampled(run, SampleRequest(step, 4)).groups]
     return groups
 
 
@@ -168,12 +203,12 @@ def test_backup_is_a_whole_store(tmp_path: Path) -> None:
     store = ReplayStore(tmp_path / "a")
     run = ReplayRun(store, 1, ReplayConfig(), 0)
     run.push(pushed(0, 5), 0)
-    run.sample(SampleRequest(0, 3))
+    sampled(run, SampleRequest(0, 3))
     store.backup(tmp_path / "b")
     copied = ReplayStore(tmp_path / "b")
     copy = ReplayRun(copied, 1, ReplayConfig(), 0)
     assert copy.stats() == run.stats()
-    assert copy.sample(SampleRequest(0, 3)) == run.sample(SampleRequest(0, 3))
+    assert sampled(copy, SampleRequest(0, 3)) == sampled(run, SampleRequest(0, 3))
     copied.close()
     store.close()
 

@@ -10,22 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.config import SamplingSettings
-from selector.replay import ColumnLayout, GroupRefused, GroupRules, validate_group
+from selector.config import SamplingSettings, resolve
+from selector.errors import FieldViolation
+from selector.outcomes import map_outcomes
+from selector.replay import CheckedGroup, ColumnLayout, GroupColumns, GroupRefused, GroupRules, validate_group
 from selector.v1.reasons import Reason
 from tests.replay.groups import columns, log_probs
 
 RULES = GroupRules()
 NAN, INF = math.nan, math.inf
+STEP = 5
+
+
+def validated(group: GroupColumns, rules: GroupRules) -> CheckedGroup:
+    """Checked as of a push at step 5."""
+    return validate_group(group, rules, STEP)
 
 
 def test_sound_group() -> None:
-    checked = validate_group(columns(), RULES)
+    checked = validated(columns(), RULES)
     assert checked.group_id == "p@3"
     assert checked.informative
     assert checked.mean_outcome == pytest.approx(2 / 3)
     assert checked.counted == 3
-    assert validate_group(columns(group_id="mine"), RULES).group_id == "mine"
+    assert validated(columns(group_id="mine"), RULES).group_id == "mine"
 
 
 DEFECTS: list[tuple[dict[str, Any], Reason, str]] = [
@@ -33,6 +41,7 @@ DEFECTS: list[tuple[dict[str, Any], Reason, str]] = [
     ({"prompt_id": "é" * 129}, Reason.INVALID_FIELD, "prompt_id"),
     ({"group_id": "x" * 257}, Reason.INVALID_FIELD, "group_id"),
     ({"policy_version": -1}, Reason.INVALID_FIELD, "policy_version"),
+    ({"policy_version": STEP + 1}, Reason.INVALID_FIELD, "policy_version"),
     ({"lengths": np.array([], dtype=np.int64)}, Reason.INVALID_GROUP, "lengths"),
     ({"lengths": np.array([2, 0, 4])}, Reason.INVALID_GROUP, "lengths[1]"),
     ({"lengths": np.array([2, -3, 7])}, Reason.INVALID_GROUP, "lengths[1]"),
@@ -62,13 +71,13 @@ DEFECTS: list[tuple[dict[str, Any], Reason, str]] = [
 @pytest.mark.parametrize(("changes", "reason", "field"), DEFECTS)
 def test_defect_is_refused(changes: dict[str, Any], reason: Reason, field: str) -> None:
     with pytest.raises(GroupRefused) as caught:
-        validate_group(columns(**changes), RULES)
+        validated(columns(**changes), RULES)
     assert (caught.value.reason, caught.value.field) == (reason, field)
 
 
 def test_sizes_are_stated() -> None:
     with pytest.raises(GroupRefused, match=r"expected 24 bytes .* got 20"):
-        validate_group(columns(response_token_ids=b"1234" * 5), RULES)
+        validated(columns(response_token_ids=b"1234" * 5), RULES)
 
 
 @pytest.mark.parametrize(("token", "place"), [(0, "rollout 0, token 0"), (2, "rollout 1, token 0")])
@@ -77,24 +86,24 @@ def test_case_25_bad_log_prob_is_located(token: int, place: str) -> None:
         values = [-1.0] * 6
         values[token] = bad
         with pytest.raises(GroupRefused, match=place):
-            validate_group(columns(behavior_log_probs=log_probs(*values)), RULES)
+            validated(columns(behavior_log_probs=log_probs(*values)), RULES)
 
 
 def test_case_25_zero_is_legal() -> None:
-    assert validate_group(columns(behavior_log_probs=log_probs(0, -0.0, -1, -1, -1, -1)), RULES).informative
+    assert validated(columns(behavior_log_probs=log_probs(0, -0.0, -1, -1, -1, -1)), RULES).informative
 
 
 def test_case_44_masked_positions_hold_anything() -> None:
     mask = b"\1\0\0\1\0\1"
     values = [-1.0, NAN, INF, -1.0, 7.0, 0.0]
-    assert validate_group(columns(loss_mask=mask, behavior_log_probs=log_probs(*values)), RULES).counted == 3
+    assert validated(columns(loss_mask=mask, behavior_log_probs=log_probs(*values)), RULES).counted == 3
     values[3] = 7.0
     with pytest.raises(GroupRefused, match="rollout 1, token 1"):
-        validate_group(columns(loss_mask=mask, behavior_log_probs=log_probs(*values)), RULES)
+        validated(columns(loss_mask=mask, behavior_log_probs=log_probs(*values)), RULES)
 
 
 def test_everything_masked_is_sound() -> None:
-    validate_group(columns(loss_mask=b"\0" * 6, behavior_log_probs=log_probs(*[NAN] * 6)), RULES)
+    validated(columns(loss_mask=b"\0" * 6, behavior_log_probs=log_probs(*[NAN] * 6)), RULES)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
@@ -111,7 +120,7 @@ def test_bad_log_prob_is_located_wherever_it_is(lengths: list[int], data: st.Dat
         behavior_log_probs=log_probs(*np.concatenate(values)),
     )
     with pytest.raises(GroupRefused, match=f"rollout {rollout}, token {token}:"):
-        validate_group(group, RULES)
+        validated(group, RULES)
 
 
 SOUND_COLUMNS = [
@@ -144,43 +153,43 @@ BAD_COLUMNS = [
 
 
 def test_sound_columns() -> None:
-    validate_group(columns(columns=tuple(SOUND_COLUMNS)), RULES)
+    validated(columns(columns=tuple(SOUND_COLUMNS)), RULES)
 
 
 @pytest.mark.parametrize(("column", "reason", "field"), BAD_COLUMNS)
 def test_bad_column(column: ColumnLayout, reason: Reason, field: str) -> None:
     with pytest.raises(GroupRefused) as caught:
-        validate_group(columns(columns=(column,)), RULES)
+        validated(columns(columns=(column,)), RULES)
     assert (caught.value.reason, caught.value.field) == (reason, field)
 
 
 def test_column_names_are_unique() -> None:
     column = ColumnLayout("a", "int8", (1,), 1)
     with pytest.raises(GroupRefused, match="occurs twice") as caught:
-        validate_group(columns(columns=(column, column)), RULES)
+        validated(columns(columns=(column, column)), RULES)
     assert caught.value.field == "columns[1].name"
 
 
 def test_outcome_range_and_clipping() -> None:
     rules = GroupRules(outcome_range=(-1.0, 1.0))
-    assert validate_group(columns(outcomes=np.array([-1.0, 0.0, 1.0])), rules).mean_outcome == pytest.approx(0.5)
+    assert validated(columns(outcomes=np.array([-1.0, 0.0, 1.0])), rules).mean_outcome == pytest.approx(0.5)
     clipping = GroupRules(outcome_range=(-1.0, 1.0), clip_outcomes=True)
-    clipped = validate_group(columns(outcomes=np.array([-3.0, 1.4, 1.0])), clipping)
+    clipped = validated(columns(outcomes=np.array([-3.0, 1.4, 1.0])), clipping)
     assert (clipped.clipped, clipped.mean_outcome) == (2, pytest.approx(2 / 3))
 
 
 def test_only_rollouts_that_count() -> None:
     statuses = np.array([3, 1, 4], dtype=np.uint8)
-    left_out = validate_group(columns(outcomes=np.array([NAN, 1.0, 99.0]), statuses=statuses), RULES)
+    left_out = validated(columns(outcomes=np.array([NAN, 1.0, 99.0]), statuses=statuses), RULES)
     assert (left_out.counted, left_out.mean_outcome, left_out.informative) == (1, 1.0, False)
-    none = validate_group(columns(statuses=np.array([3, 3, 4], dtype=np.uint8)), RULES)
+    none = validated(columns(statuses=np.array([3, 3, 4], dtype=np.uint8)), RULES)
     assert none.counted == 0 and not none.informative and math.isnan(none.mean_outcome)
-    truncated = validate_group(columns(statuses=np.array([0, 2, 1], dtype=np.uint8)), RULES)
+    truncated = validated(columns(statuses=np.array([0, 2, 1], dtype=np.uint8)), RULES)
     assert truncated.counted == 3
 
 
 def test_dropped_rollouts() -> None:
-    dropped = validate_group(columns(outcomes=np.array([1.0, NAN, 0.0])), GroupRules(drop_nan=True))
+    dropped = validated(columns(outcomes=np.array([1.0, NAN, 0.0])), GroupRules(drop_nan=True))
     assert (dropped.counted, dropped.dropped, dropped.mean_outcome) == (2, 1, 0.5)
 
 
@@ -189,7 +198,42 @@ def test_dropped_rollouts() -> None:
     [([0.5, 0.5, 0.5], False), ([0.5, 0.5, 0.5 + 1e-7], False), ([0.5, 0.5, 0.5 + 1e-5], True), ([0, 0, 1], True)],
 )
 def test_informative(outcomes: list[float], informative: bool) -> None:
-    assert validate_group(columns(outcomes=np.array(outcomes)), RULES).informative is informative
+    assert validated(columns(outcomes=np.array(outcomes)), RULES).informative is informative
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([-3.0, -1.0, 0.25, 2.0, 2.5, NAN, INF]), st.integers(0, 4)), min_size=1),
+    st.booleans(),
+    st.sampled_from(["REJECT", "DROP_ROLLOUT"]),
+)
+def test_outcomes_count_as_in_reports(rollouts: list[tuple[float, int]], clip: bool, on_nan: str) -> None:
+    """A group and a report of the same rollouts have the same outcomes, or the same one is wrong."""
+    config = resolve({"outcome_range": (-1.0, 2.0), "clip_outcomes": clip, "on_nan": on_nan})
+    rules = GroupRules(config.outcome_range, clip, drop_nan=on_nan == "DROP_ROLLOUT")
+    outcomes, statuses = (np.array(column) for column in zip(*rollouts, strict=True))
+    count = len(rollouts)
+    group = columns(
+        lengths=np.ones(count, dtype=np.int64),
+        rewards=np.zeros(count),
+        outcomes=outcomes,
+        statuses=statuses,
+        response_token_ids=bytes(4 * count),
+        behavior_log_probs=bytes(4 * count),
+    )
+    reported = map_outcomes(config, outcomes, statuses, "outcomes")
+    if isinstance(reported, FieldViolation):
+        with pytest.raises(GroupRefused) as caught:
+            validated(group, rules)
+        assert (caught.value.field, caught.value.description) == (reported.field, reported.description)
+        return
+    found = validated(group, rules)
+    assert (found.counted, found.dropped, found.clipped) == (
+        len(reported.outcomes),
+        reported.dropped,
+        reported.clipped,
+    )
+    if found.counted:
+        assert found.mean_outcome == reported.outcomes.mean()
 
 
 RUN = SamplingSettings(temperature=1.0, top_p=0.95, top_k=0, log_prob_mode="PROCESSED")
@@ -205,12 +249,12 @@ RUN = SamplingSettings(temperature=1.0, top_p=0.95, top_k=0, log_prob_mode="PROC
     ],
 )
 def test_same_sampling(same: SamplingSettings) -> None:
-    validate_group(columns(sampling=same), GroupRules(sampling=RUN))
+    validated(columns(sampling=same), GroupRules(sampling=RUN))
 
 
 def test_no_top_p_means_everything() -> None:
     run = SamplingSettings(0.7, None, None, "RAW")
-    validate_group(columns(sampling=SamplingSettings(0.7, 1.0, 0, "RAW")), GroupRules(sampling=run))
+    validated(columns(sampling=SamplingSettings(0.7, 1.0, 0, "RAW")), GroupRules(sampling=run))
 
 
 @pytest.mark.parametrize(
@@ -227,10 +271,10 @@ def test_no_top_p_means_everything() -> None:
 )
 def test_other_sampling(other: SamplingSettings | None, field: str) -> None:
     with pytest.raises(GroupRefused) as caught:
-        validate_group(columns(sampling=other), GroupRules(sampling=RUN))
+        validated(columns(sampling=other), GroupRules(sampling=RUN))
     assert (caught.value.reason, caught.value.field) == (Reason.SAMPLING_DIFFERS, field)
     assert "log_prob_mode=PROCESSED" in caught.value.description
 
 
 def test_run_without_sampling_accepts_any() -> None:
-    validate_group(columns(sampling=SamplingSettings(0.6, 0.5, 7, "UNSPECIFIED")), RULES)
+    validated(columns(sampling=SamplingSettings(0.6, 0.5, 7, "UNSPECIFIED")), RULES)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from selector.config import ReplayConfig
-from selector.replay import PushResult, ReplayRun, ReplayStore, RewindBeyondHistory, Sample, SampleRequest
-from tests.replay.groups import checked, pushed
+from selector.replay import PushResult, ReplayRun, ReplayStore, RewindBeyondHistory, SampleDiffers, SampleRequest
+from tests.replay.groups import Answer, checked, pushed, sampled
 
 CONFIGS = {
     "capacity": ReplayConfig(capacity_groups=9),
@@ -20,10 +20,10 @@ CONFIGS = {
 }
 
 
-def train(run: ReplayRun, steps: range) -> list[tuple[Sample, PushResult]]:
+def train(run: ReplayRun, steps: range) -> list[tuple[Answer, PushResult]]:
     """What the trainer sees over some steps: it samples, then pushes; prompts recur every five steps."""
     return [
-        (run.sample(SampleRequest(step, 3)), run.push(pushed(step, 4, prompts=20), step, request_id=f"push-{step}"))
+        (sampled(run, SampleRequest(step, 3)), run.push(pushed(step, 4, prompts=20), step, request_id=f"push-{step}"))
         for step in steps
     ]
 
@@ -93,7 +93,7 @@ def test_late_outdated_group_takes_its_place(store: ReplayStore) -> None:
     run.push([(checked("p", 7), b"7")], 7)
     assert run.push([(checked("p", 5), b"5")], 5).outdated == 1
     run.rewind(6, epoch=1)
-    assert [group.payload for group in run.sample(SampleRequest(6, 9)).groups] == [b"5"]
+    assert [group.payload for group in sampled(run, SampleRequest(6, 9)).groups] == [b"5"]
 
 
 def test_beyond_history(tmp_path: Path) -> None:
@@ -122,12 +122,47 @@ def test_beyond_history(tmp_path: Path) -> None:
     store.close()
 
 
+def test_samples_fade_with_their_groups(tmp_path: Path) -> None:
+    """Which groups a sample held is forgotten once they all are gone; that its step was answered is not."""
+    config = ReplayConfig(capacity_groups=6)
+    store = ReplayStore(tmp_path)
+    run = ReplayRun(store, 1, config, 3, rewind_window_steps=5)
+    train(run, range(60))
+    samples = list(store.samples(1))
+    # The first step had nothing to sample.
+    assert [event.step for event in samples] == list(range(1, 60))
+    # Groups live for two steps and are kept for five more; samples are looked through every five.
+    assert next(event.step for event in samples if event.picks) > 60 - 2 - 5 - 5 - 1
+    twin = ReplayRun(store, 1, config, 3, rewind_window_steps=5)
+    before = twin.stats()
+    for again in (run, twin):
+        assert again.answered(4)
+        with pytest.raises(RewindBeyondHistory):
+            again.sample(SampleRequest(4, 3))
+        with pytest.raises(SampleDiffers):
+            again.sample(SampleRequest(4, 2))
+        assert again.stats() == before
+    store.close()
+
+
+def test_samples_of_groups_that_are_there_never_fade(store: ReplayStore) -> None:
+    """Without evictions every step's sample stays, and so does any rewind, however long ago."""
+    run = ReplayRun(store, 1, ReplayConfig(newest_per_prompt=False), 3, rewind_window_steps=2)
+    train(run, range(8))
+    before = run.stats()
+    first = train(run, range(8, 30))
+    assert sampled(run, SampleRequest(9, 3)) == first[1][0]
+    run.rewind(8, epoch=1)
+    assert run.stats().times_sampled == before.times_sampled
+    assert train(run, range(8, 30)) == first
+
+
 def test_fork_goes_on_like_the_original(store: ReplayStore) -> None:
     run = ReplayRun(store, 1, CONFIGS["all kept"], seed=3)
     first = train(run, range(12))
     forked = run.fork(2, before_step=8)
     assert train(forked, range(8, 12)) == first[8:]
-    assert forked.sample(SampleRequest(5, 3)) == first[5][0]
+    assert sampled(forked, SampleRequest(5, 3)) == first[5][0]
     assert train(run, range(12, 14)) == train(forked, range(12, 14))
     store.drop_run(1)
-    assert forked.sample(SampleRequest(13, 3)).groups
+    assert sampled(forked, SampleRequest(13, 3)).groups

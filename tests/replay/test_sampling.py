@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from selector.config import ReplayConfig
-from selector.replay import ReplayRun, ReplayStore, SampleOrder, SampleRequest
+from selector.replay import ReplayRun, ReplayStore, RewindBeyondHistory, SampledGroup, SampleOrder, SampleRequest
 from selector.replay.buffer import ReplayBuffer
 from selector.replay.plans import Arrival
 from selector.replay.push import plan_push
-from tests.replay.groups import checked, payload, pushed
+from tests.replay.groups import checked, payload, pushed, sampled
 
 STEPS = range(10, 2410)
 
@@ -100,7 +100,7 @@ def test_case_27_groups_are_different_and_whole(store: ReplayStore) -> None:
     run = ReplayRun(store, 1, ReplayConfig(), seed=0)
     groups = pushed(0, 3)
     run.push(groups, step=0)
-    sample = run.sample(SampleRequest(0, 3))
+    sample = sampled(run, SampleRequest(0, 3))
     assert {(g.prompt_id, g.payload) for g in sample.groups} == {(g.prompt_id, data) for g, data in groups}
     assert len(sample.groups) == 3
 
@@ -111,7 +111,7 @@ def test_case_32_latest_prompts_with_a_mixed_group(store: ReplayStore) -> None:
         groups = [(checked(f"p{step}.{i}", step, informative=i == 0), payload(step, i)) for i in range(3)]
         run.push(groups, step)
     request = SampleRequest(6, 3, SampleOrder.NEWEST, informative_only=True)
-    sample = run.sample(request)
+    sample = sampled(run, request)
     assert [g.prompt_id for g in sample.groups] == ["p5.0", "p4.0", "p3.0"]
     assert {g.probability for g in sample.groups} == {1.0}
 
@@ -125,8 +125,8 @@ def test_filters(store: ReplayStore) -> None:
         step: int, min_age_steps: int = 0, exclude: frozenset[str] = frozenset(), informative: bool = False
     ) -> set[str]:
         request = SampleRequest(step, 9, SampleOrder.UNIFORM, min_age_steps, exclude, informative)
-        assert run.eligible_count(request) == len(run.sample(request).groups)
-        return {group.prompt_id for group in run.sample(request).groups}
+        assert run.eligible_count(request) == len(sampled(run, request).groups)
+        return {group.prompt_id for group in sampled(run, request).groups}
 
     assert prompts(3) == {"p0", "p1", "p2", "p3"}
     assert prompts(4, min_age_steps=2) == {"p0", "p1", "p2"}
@@ -135,12 +135,44 @@ def test_filters(store: ReplayStore) -> None:
     assert prompts(2) == {"p0", "p1", "p2"}  # what was pushed later was not there at step 2
 
 
+@pytest.mark.parametrize("max_bytes", [0, 1500, 10_000, 10**6])
+def test_a_sample_is_read_in_pieces(store: ReplayStore, max_bytes: int) -> None:
+    """Every piece fits, or is one group; together they are the sample, in its order."""
+    run = ReplayRun(store, 1, ReplayConfig(), seed=0)
+    groups = [(checked(f"p{i}", 0), payload(i, size=10 + 97 * (i % 20))) for i in range(60)]
+    run.push(groups, 0)
+    sample = run.sample(SampleRequest(0, 50))
+    pieces: list[tuple[SampledGroup, ...]] = []
+    while (start := sum(len(piece) for piece in pieces)) < len(sample.positions):
+        pieces.append(run.read(sample, start, max_bytes))
+    assert all(len(piece) == 1 or sum(len(g.payload) + 512 for g in piece) <= max_bytes for piece in pieces)
+    # No piece stopped early: the first group of the next one would not have fitted.
+    for piece, after in pairwise(pieces):
+        assert sum(len(g.payload) + 512 for g in (*piece, after[0])) > max_bytes
+    read = [group for piece in pieces for group in piece]
+    contents = {group.group_id: data for group, data in groups}
+    assert [g.payload for g in read] == [contents[g.group_id] for g in read]
+    assert tuple(read) == sampled(run, SampleRequest(0, 50)).groups
+    assert run.read(sample, 50, max_bytes) == ()
+
+
+def test_groups_that_go_while_a_sample_is_read(store: ReplayStore) -> None:
+    run = ReplayRun(store, 1, ReplayConfig(), seed=0)
+    run.push(pushed(0, 3), 0)
+    run.push(pushed(1, 3), 1)
+    sample = run.sample(SampleRequest(1, 6))
+    assert len(run.read(sample, 0, 1)) == 1
+    run.rewind(1, epoch=1)
+    with pytest.raises(RewindBeyondHistory, match="step 1 "):
+        run.read(sample, 1, 10**6)
+
+
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_shards_part_the_sample(store: ReplayStore, shards: int) -> None:
     run = ReplayRun(store, 1, ReplayConfig(), seed=0)
     run.push(pushed(0, 10), 0)
-    whole = run.sample(SampleRequest(0, 5)).groups
-    parts = [run.sample(SampleRequest(0, 5), (index, shards)).groups for index in range(shards)]
+    whole = sampled(run, SampleRequest(0, 5)).groups
+    parts = [sampled(run, SampleRequest(0, 5), (index, shards)).groups for index in range(shards)]
     assert sorted((g for part in parts for g in part), key=lambda g: g.group_id) == sorted(
         whole, key=lambda g: g.group_id
     )

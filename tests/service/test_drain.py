@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 import urllib.request
@@ -225,9 +224,12 @@ def test_sigterm_lets_a_call_in_flight_finish_and_refuses_new_ones(tmp_path: Pat
     with process.client("a", retry=RetryPolicy(max_attempts=1)) as other:
         other.get_run()
         process.process.terminate()
-        _wait_until_closed(process.address)
-        with pytest.raises(Unavailable):
+        # The port stays open while a call is in flight, and says why nobody else gets in.
+        _wait_until_not_serving(process.address)
+        with pytest.raises(Unavailable) as refused:
             other.get_run()
+        assert refused.value.reason == "DRAINING"
+        assert refused.value.retry_after_s is not None
     call.send("p1")
     answer = call.finish()
     assert answer.added == 2, answer
@@ -254,9 +256,9 @@ def test_a_call_that_outlasts_the_grace_time_is_ended_and_changes_nothing(tmp_pa
     service.close()
 
 
-def test_a_wait_that_outlasts_the_grace_time_is_ended(tmp_path: Path) -> None:
-    """A trainer that waits for rollouts does not keep the service from stopping."""
-    service = InProcessService(tmp_path / "state", grace_s=0.2)
+def test_a_call_that_waits_gives_up_when_the_service_stops(tmp_path: Path) -> None:
+    """A trainer that waits for rollouts does not keep the service for the grace time: nobody can push any more."""
+    service = InProcessService(tmp_path / "state", grace_s=600.0)
     service.client("a").create_run({})
     with grpc.insecure_channel(service.address) as channel:
         sample = channel.unary_stream(
@@ -270,7 +272,8 @@ def test_a_wait_that_outlasts_the_grace_time_is_ended(tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
     error: Any = caught.value
-    assert error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "shutting down" in error.details()
 
 
 def _wait_until_in_flight(metrics_address: str) -> None:
@@ -284,13 +287,33 @@ def _wait_until_in_flight(metrics_address: str) -> None:
     raise AssertionError("the call did not begin")
 
 
-def _wait_until_closed(address: str) -> None:
-    host, _, port = address.rpartition(":")
+def _wait_until_not_serving(address: str) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except ConnectionRefusedError:
+        if _health(address) == _NOT_SERVING:
             return
         time.sleep(0.02)
-    raise AssertionError("the port stayed open")
+    raise AssertionError("the service went on serving")
+
+
+def test_bytes_that_are_no_message_are_bad_input_and_unknown_methods_are_counted(tmp_path: Path) -> None:
+    service = InProcessService(tmp_path / "state", metrics_listen="127.0.0.1:0")
+    try:
+        with grpc.insecure_channel(service.address) as channel:
+            for method in ("SelectorService/SelectBatch", "SelectorService/RegisterPrompts"):
+                stream = method.endswith("RegisterPrompts")
+                make: Any = channel.stream_unary if stream else channel.unary_unary
+                call = make(f"/selector.v1.{method}", request_serializer=bytes, response_deserializer=bytes)
+                refusal = refusal_of(lambda call=call, stream=stream: call(iter([b"\xff"]) if stream else b"\xff"))
+                assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+                assert refusal.violations[0][0] == "request"
+            with pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary("/no.such.Service/Method")(b"")
+            unknown: Any = caught.value
+            assert unknown.code() is grpc.StatusCode.UNIMPLEMENTED
+        with urllib.request.urlopen(f"http://{service.metrics_address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        assert 'selector_rpc_total{code="UNIMPLEMENTED",method="other"} 1.0' in text
+        assert 'selector_rpc_total{code="INVALID_ARGUMENT",method="SelectBatch"} 1.0' in text
+    finally:
+        service.close()

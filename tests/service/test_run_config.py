@@ -71,7 +71,10 @@ _OVERRIDES: Mapping[str, tuple[Any, dict[str, Any]]] = {
 
 
 # Values that follow from another field unless they are given themselves.
-_FOLLOWS: Mapping[str, tuple[str, ...]] = {"score": ("score_temperature",)}
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "score": ("score_temperature",),
+    "reference.mode": ("reference.fraction",),
+}
 
 InEffect = Callable[[Mapping[str, Any]], dict[str, Any]]
 

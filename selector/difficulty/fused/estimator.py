@@ -13,8 +13,10 @@ prompt's own evidence (``own_evidence``), and kappa the number of trials that m 
 * Recalibration. The posterior mean's logit goes through a line close to the identity, fitted by prequential
   predictions, separately for prompts with and without own evidence.
 
-Losses, drift and lines discount what is older by 2 % per step. All of a report is predicted before any of it is
-folded, from ``OutcomeBatch.population`` and, where that is NaN, from the running success rate.
+Losses, drift and lines discount what is older by 2 % per step. Reports of the newest step are put together before they
+are folded, so that they add up however the step was reported; late reports of earlier steps are folded as they come.
+All of a step's outcomes are predicted before any of them is folded, from ``OutcomeBatch.population`` and, where that is
+NaN, from the running success rate.
 
 The standard error is the posterior Beta's deviation. ``own_weight`` is ``n / (kappa + n)``. The basis is OWN for
 prompts with own evidence, PRIOR for others with a prior rate, POPULATION for the rest, NONE for those while there is
@@ -33,6 +35,7 @@ from selector.difficulty.fused.forecast import Forecast, effective_share, poster
 from selector.difficulty.fused.grid import PrequentialGrid
 from selector.difficulty.fused.newton import DiscountedNewton
 from selector.difficulty.fused.own_evidence import FORGETTING, OwnEvidence
+from selector.difficulty.fused.pending import merged
 from selector.difficulty.fused.population import PopulationRows, fit_population, newest_rows
 from selector.difficulty.tiles import LatestValue, digest
 
@@ -67,13 +70,30 @@ class FusedEstimator:
         self._cold_line = _identity_line()
         self._successes = 1.0
         self._trials = 2.0
+        # Reports of the newest step, not folded yet: more of the same step may come.
+        self._pending: tuple[OutcomeBatch, ...] = ()
         self._designs: LatestValue[PopulationDesign] = LatestValue()
         self._component_scores: LatestValue[np.ndarray] = LatestValue()
 
     def observe(self, batch: OutcomeBatch) -> None:
-        """Predict the report under every setting, learn from the losses, then fold it."""
+        """Take in a report; it is folded once a report of a later step shows that its own step is over."""
         if not len(batch.prompt):
             return
+        newest = self._pending[0].step if self._pending else -1
+        if batch.step < newest:
+            self._fold(batch)
+            return
+        if batch.step > newest:
+            self._fold_pending()
+        self._pending = (*self._pending, batch)
+
+    def _fold_pending(self) -> None:
+        if self._pending:
+            self._fold(merged(self._pending))
+            self._pending = ()
+
+    def _fold(self, batch: OutcomeBatch) -> None:
+        """Predict the report under every setting, learn from the losses, then add it to the evidence."""
         kept = _KEPT_PER_STEP ** max(batch.step - self._step, 0) if self._step >= 0 else 1.0
         self._evidence.reserve(int(batch.prompt.max()) + 1)
         forecast = self._forecast(batch)
@@ -87,10 +107,15 @@ class FusedEstimator:
 
     def forget(self, prompts: np.ndarray) -> None:
         """Drop these prompts' own evidence; what was learned from them about the population stays."""
+        self._fold_pending()
         self._evidence.forget(prompts)
 
     def estimate(self, features: PoolFeatures, step: int) -> Estimate:
         """Posterior of every prompt as of ``step``, which counts as absence for all not visited at it."""
+        if self._pending:
+            folded = self.copy()
+            folded._fold_pending()
+            return folded.estimate(features, step)
         size = features.size
         design = self._design(features)
         rate, warm_kappa = self._grid.warm

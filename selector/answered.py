@@ -1,0 +1,61 @@
+"""Requests that were applied, by request_id: the same id with the same content is answered as before."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, TypeVar
+
+from selector.errors import ServiceError, invalid
+from selector.requests import RequestKey
+from selector.storage.runs import AnsweredRequest, RunStore, Transaction
+from selector.v1.reasons import Reason
+
+_Result = TypeVar("_Result")
+
+
+class AnsweredRequests:
+    """The applied requests of one run."""
+
+    def __init__(self, store: RunStore, run: int) -> None:
+        self._store = store
+        self._run = run
+
+    def find(self, key: RequestKey, result_type: type[_Result]) -> _Result | None:
+        """What the request was answered with, if it was applied before.
+
+        Raises:
+            ServiceError: REQUEST_ID_REUSED when the id came with other content.
+        """
+        answered = self._same(key)
+        return None if answered is None else result_type(**json.loads(answered.response))
+
+    def check(self, key: RequestKey) -> None:
+        """Refuse an id that came with other content; for requests that are found again by what they are about."""
+        self._same(key)
+
+    def remember(self, tx: Transaction, key: RequestKey, result: Any, step: int | None) -> None:
+        """Remember a request together with its effect.
+
+        Args:
+            result: a dataclass of plain values, or None.
+            step: the step it belongs to; a rewind to that step or an earlier one forgets it.
+        """
+        if not key.request_id:
+            return
+        response = b"{}" if result is None else json.dumps(dataclasses.asdict(result)).encode()
+        tx.remember_request(self._run, AnsweredRequest(key.request_id, key.method, key.fingerprint, response, step))
+
+    def _same(self, key: RequestKey) -> AnsweredRequest | None:
+        if not key.request_id:
+            return None
+        answered = self._store.find_request(self._run, key.request_id)
+        if answered is not None and (answered.method, answered.fingerprint) != (key.method, key.fingerprint):
+            raise _reused(key, answered.method)
+        return answered
+
+
+def _reused(key: RequestKey, method: str) -> ServiceError:
+    return invalid(
+        "request_id", f"{key.request_id!r} was used before for a different {method}", Reason.REQUEST_ID_REUSED
+    )
