@@ -16,6 +16,7 @@ import pytest
 from selector.config import ReplayConfig
 from selector.errors import ServiceError
 from selector.replay import ReplayRun, ReplayStore, SampleRequest
+from selector.service.calls import Calls
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
 from selector.service.replay_servicer import ReplayServicer
@@ -85,7 +86,7 @@ def servicer(runs: OneRun) -> Iterator[ReplayServicer]:
     with ThreadPoolExecutor(1) as executor:
         limits = Limits(10, 10, 2**30, 2**26)
         lanes = Lanes(executor, lambda: 0.0)
-        yield ReplayServicer(runs, lanes, limits, Observer(), lambda: 0.0)  # type: ignore[arg-type]
+        yield ReplayServicer(runs, lanes, limits, Calls(), Observer(), lambda: 0.0)  # type: ignore[arg-type]
 
 
 def frames(servicer: ReplayServicer) -> Any:

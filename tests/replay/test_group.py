@@ -129,7 +129,9 @@ SOUND_COLUMNS = [
     ColumnLayout("pooled", "float32", (3,), 12, (1, 1, 1)),
     ColumnLayout("image.ref", "bytes", (), 33),
     ColumnLayout("image-parts", "bytes", (), 33, (11, 0, 22)),
-    ColumnLayout("bfloat16_states", "bytes", (6, 4), 48, (2, 3, 1)),
+    ColumnLayout("opaque_states", "bytes", (6, 4), 48, (2, 3, 1)),
+    ColumnLayout("states", "bfloat16", (6, 4), 48, (2, 3, 1)),
+    ColumnLayout("cache", "float8_e4m3fn", (6, 4), 24, (2, 3, 1)),
     ColumnLayout("n" * 64, "bool", (0,), 0),
 ]
 

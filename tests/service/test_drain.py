@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -304,11 +305,12 @@ def test_bytes_that_are_no_message_are_bad_input_and_unknown_methods_are_counted
                 stream = method.endswith("RegisterPrompts")
                 make: Any = channel.stream_unary if stream else channel.unary_unary
                 call = make(f"/selector.v1.{method}", request_serializer=bytes, response_deserializer=bytes)
-                refusal = refusal_of(lambda call=call, stream=stream: call(iter([b"\xff"]) if stream else b"\xff"))
+                refusal = refusal_of(partial(call, iter([b"\xff"]) if stream else b"\xff"))
                 assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
                 assert refusal.violations[0][0] == "request"
             with pytest.raises(grpc.RpcError) as caught:
-                channel.unary_unary("/no.such.Service/Method")(b"")
+                unserved: Any = channel.unary_unary("/no.such.Service/Method")
+                unserved(b"")
             unknown: Any = caught.value
             assert unknown.code() is grpc.StatusCode.UNIMPLEMENTED
         with urllib.request.urlopen(f"http://{service.metrics_address}/metrics", timeout=10) as answer:
