@@ -53,7 +53,7 @@ def new_selection(
     eligible = active & ~held[EXCLUDED] & ~held[LEASED]
     if training:
         count = request.batch_size - replay_groups
-        window = _window(config, state, step)
+        window = reference_window(config, state, step)
         cooling = state.cooling(step)
         if config.strict_cool_down:
             held[COOLING_DOWN] = cooling
@@ -118,7 +118,7 @@ def batch_of(pool: Pool, event: SelectionEvent, shard_index: int, shard_count: i
     )
 
 
-def _window(config: RunConfig, state: RunState, step: int) -> Window | None:
+def reference_window(config: RunConfig, state: RunState, step: int) -> Window | None:
     """The paper's selection window: ``every_steps`` steps from a reference pass, or from where one is overdue."""
     start = state.last_reference_step
     if config.reference.mode != "DEDICATED" or start == NEVER:

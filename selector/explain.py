@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selector.batches import _window
+from selector.batches import reference_window
 from selector.difficulty.estimate import Estimate
 from selector.history import OutcomeRecord, PromptHistory, SelectionRecord
 from selector.open_selections import NEVER
@@ -98,7 +98,7 @@ def _why_not(run: Run, at: int, rank: int) -> str:
     last = int(run.state.last_selected[at])
     if last == latest.step:
         return "it was selected in an earlier round of the step"
-    window = _window(run.config, run.state, latest.step)
+    window = reference_window(run.config, run.state, latest.step)
     if window is not None and window.start <= last < latest.step:
         return f"it was already chosen in this reference window: selected at step {last}"
     if last != NEVER and last < latest.step and latest.step - last <= run.config.cool_down_steps:

@@ -136,14 +136,29 @@ class Runs:
             self._runs[run_id] = run
             return run, True
 
-    def delete(self, run_id: str) -> None:
-        """Delete a run with all of its storage; embeddings stay, since texts may be shared by runs."""
+    def delete(self, run_id: str, request_id: str) -> None:
+        """Delete a run with its pool, history and replay groups; embeddings stay, since runs may share them.
+
+        Raises:
+            ServiceError: RUN_NOT_FOUND, or REQUEST_ID_REUSED when the id deleted another run.
+        """
         with self._changing:
+            deleted = self._store.find_deletion(request_id) if request_id else None
+            if deleted == run_id:
+                return
+            if deleted is not None:
+                raise invalid(
+                    "request_id", f"{request_id!r} was used before to delete {deleted!r}", Reason.REQUEST_ID_REUSED
+                )
             run = self.get(run_id)
             with self._store.transaction() as tx:
-                tx.delete_run(run.row.id)
+                tx.delete_run(run.row.id, run_id, request_id)
             del self._runs[run_id]
-            self._replay.drop_run(run.row.id)
+            try:
+                self._replay.drop_run(run.row.id)
+            except ServiceError:
+                # The run is gone; its groups are dropped at the next start.
+                _log.exception("replay groups of the deleted run %s could not be dropped yet", run_id)
 
     def fork(self, run_id: str, new_run_id: str, step: int) -> Run:
         """A new run with the pool of a run, and its events and replay groups of steps before ``step``.

@@ -123,7 +123,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext) -> pb.DeleteRunResponse:
         run_id = checks.run_id(request.run_id)
         checks.request_id(request)
-        await self._lanes.run(run_id, lambda: self._runs.delete(run_id), context)
+        await self._lanes.run(run_id, lambda: self._runs.delete(run_id, request.request_id), context)
         self._lanes.forget(run_id)
         self._listed.pop(run_id, None)
         return pb.DeleteRunResponse()

@@ -21,6 +21,8 @@ from selector.storage import tables
 from selector.storage.database import Database
 from selector.v1.reasons import Reason
 
+# Deletions remembered, over all runs.
+_DELETIONS_KEPT = 10_000
 # Requests remembered per run; the contract promises 10,000.
 _REQUESTS_KEPT = 12_000
 # Requests by which a run may exceed that before the oldest are forgotten.
@@ -89,9 +91,15 @@ class Transaction:
         """Change columns of a run."""
         self._connection.execute(tables.runs.update().where(tables.runs.c.id == run).values(**values))
 
-    def delete_run(self, run: int) -> None:
-        """Delete a run with everything in it."""
+    def delete_run(self, run: int, run_id: str, request_id: str) -> None:
+        """Delete a run with everything in it; the request is remembered if it has an id."""
         self._connection.execute(tables.runs.delete().where(tables.runs.c.id == run))
+        if request_id:
+            deletions = tables.deletions
+            inserted = _inserted(
+                self._connection.execute(deletions.insert().values(request_id=request_id, run_id=run_id))
+            )
+            self._connection.execute(deletions.delete().where(deletions.c.id <= inserted - _DELETIONS_KEPT))
 
     def put_prompts(self, run: int, records: Sequence[tuple[int, PromptRecord]]) -> None:
         """Insert prompts, or replace the rows that exist, by index."""
@@ -257,6 +265,12 @@ class RunStore:
         with self._database.read() as connection:
             row = connection.execute(statement).first()
         return None if row is None else EventRow(*row)
+
+    def find_deletion(self, request_id: str) -> str | None:
+        """The id of the run that was deleted under this request id, if any."""
+        statement = sa.select(tables.deletions.c.run_id).where(tables.deletions.c.request_id == request_id)
+        with self._database.read() as connection:
+            return connection.execute(statement).scalar()
 
     def find_request(self, run: int, request_id: str) -> AnsweredRequest | None:
         """The request that was applied under this id, if any."""

@@ -90,3 +90,13 @@ requests = sa.Table(
     sqlite_autoincrement=True,
 )
 sa.Index("requests_key", requests.c.run, requests.c.request_id, unique=True)
+
+# Deletions outlive their run, so that a repeated DeleteRun is answered alike and leaves a new run of that id alone.
+deletions = sa.Table(
+    "deletions",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("request_id", sa.Text, nullable=False, unique=True),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sqlite_autoincrement=True,
+)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients import AlreadyExists, NotFound, SelectorClient
+from clients import AlreadyExists, InvalidArgument, NotFound, SelectorClient
 from selector.replay.store import ReplayStore
 from selector.storage.state_dir import StateDirectory
 from tests.service.running import InProcessService
@@ -124,10 +124,11 @@ def test_a_deleted_run_leaves_the_others_alone_and_nothing_behind(tmp_path: Path
     doomed.steps(0, 4)
     doomed.client.fork("doomed.fork", 2)
     more = _rows(tmp_path)
-    assert all(more[table] > rows[table] for table in rows)
+    assert all(more[table] > rows[table] for table in rows.keys() - {"deletions"})
     doomed.client.delete_run()
     service.client("doomed.fork").delete_run()
-    assert _rows(tmp_path) == rows
+    # Only that they were deleted is remembered, for the requests' sake.
+    assert _rows(tmp_path) == {**rows, "deletions": 2}
     for call in (doomed.client.get_run, doomed.client.quality, lambda: doomed.client.select_batch(9, 1)):
         with pytest.raises(NotFound) as refused:
             call()
@@ -197,3 +198,23 @@ def test_a_deleted_id_can_be_used_again_and_starts_empty(own_service: InProcessS
     assert first.sample_rollouts(3, 4).eligible_groups == 0
     own_service.restart()
     assert own_service.client("again").get_run().pool.registered == POOL
+
+
+def test_a_repeated_deletion_is_answered_alike_and_spares_a_new_run(own_service: InProcessService) -> None:
+    client = own_service.client("again")
+    client.create_run({"seed": 1}, request_id="create")
+    client.delete_run(request_id="delete")
+    client.delete_run(request_id="delete")
+    client.create_run({"seed": 2}, request_id="create")
+    own_service.restart()
+    client = own_service.client("again")
+    client.delete_run(request_id="delete")
+    assert client.get_run().config.seed == 2
+    with pytest.raises(InvalidArgument, match="request_id"):
+        client.create_run({"seed": 3}, request_id="create")
+    own_service.client("other").create_run()
+    with pytest.raises(InvalidArgument, match="request_id"):
+        own_service.client("other").delete_run(request_id="delete")
+    client.delete_run(request_id="delete too")
+    with pytest.raises(LookupError):
+        client.delete_run(request_id="and once more")

@@ -77,3 +77,10 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("requests_key", "requests", ["run", "request_id"], unique=True)
+    op.create_table(
+        "deletions",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("request_id", sa.Text, nullable=False, unique=True),
+        sa.Column("run_id", sa.Text, nullable=False),
+        sqlite_autoincrement=True,
+    )
