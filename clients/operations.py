@@ -157,6 +157,8 @@ def report_outcomes(
     request_id: str,
 ) -> Operation[results.OutcomesReported]:
     """ReportOutcomes; nothing to report needs no call."""
+    if not isinstance(outcomes, Mapping):
+        raise ValueError(f"outcomes: expected a mapping prompt id -> outcomes; got {type(outcomes).__name__}")
     statuses = statuses or {}
     for prompt_id in statuses:
         if prompt_id not in outcomes:

@@ -104,4 +104,4 @@ def _why_not(run: Run, at: int, rank: int) -> str:
     if last != NEVER and last < latest.step and latest.step - last <= run.config.cool_down_steps:
         return f"it is cooling down: selected at step {last}, cool_down_steps {run.config.cool_down_steps}"
     active = int((run.pool.status == ACTIVE).sum())
-    return f"others ranked higher, or it was excluded by the caller: its score ranks {rank} of {active}"
+    return f"others ranked higher then, or it was excluded by the caller; by now its score ranks {rank} of {active}"

@@ -197,6 +197,9 @@ class Run:
         if replay_groups and self.replay.eligible_count(SampleRequest(request.step, replay_groups)) < replay_groups:
             replay_groups = 0
         event = new_selection(self.config, self.state, self.pool, request, excluded, answer, replay_groups)
+        if not replay_groups and not self.pool.active().any():
+            # Nothing could be handed out, so nothing is recorded: the step is free for when prompts are registered.
+            return batch_of(self.pool, event, request.shard_index, request.shard_count)
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, None, request.step)
@@ -404,6 +407,6 @@ class Run:
             Reason.SELECTION_DIFFERS,
             f"step {request.step} round {request.round} was selected before with other arguments: batch_size "
             f"{event.facts.batch_size}, now {request.batch_size}, or another fresh_only or exclude_prompt_ids; "
-            "use the next round for a further selection",
+            "rewind first when training starts over, use the next round for a further selection within the step",
             violations=[FieldViolation("round", "already answered for other arguments")],
         )

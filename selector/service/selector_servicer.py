@@ -86,7 +86,16 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
             warnings.append(
                 "the run has no sampling settings: any behaviour log-probs are accepted, whatever they were made with"
             )
+        if run.config.estimator.name == "ATTENTION" and self.embedder.encoder is None:
+            warnings.append(
+                "ATTENTION needs embeddings and the service has no encoder: send embeddings with the prompts"
+            )
         message = await self._lanes.run(run_id, lambda: run_message(run))
+        if not created and message.last_step >= 0:
+            warnings.append(
+                f"the run exists and has got to step {message.last_step}: rewind to the step that training begins at, "
+                "or its outcomes will be added to those of that time"
+            )
         return pb.CreateRunResponse(run=message, created=created, warnings=warnings)
 
     @unary

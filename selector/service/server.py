@@ -131,6 +131,8 @@ class Server:
         self._gate.unknown_method = lambda method: self._metrics.observe_rpc(method, "UNIMPLEMENTED", 0.0)
         selector = await self._listen()
         # Loading an encoder takes seconds, which the port need not wait for.
+        if settings.encoder != "none":
+            _log.info("loading encoder %s", settings.encoder)
         encoder = await self._lanes.off_loop(
             lambda: load_encoder(settings.encoder, settings.device, threads=settings.encoder_threads or None)
         )

@@ -182,7 +182,7 @@ def test_why_a_prompt_was_not_selected_in_a_later_round(service: InProcessServic
     assert {reasons[prompt_id] for prompt_id in first[1:]} == {"it was selected in an earlier round of the step"}
     assert {reasons[prompt_id] for prompt_id in second} == {""}
     rest = set(prompts(8)) - {*first, *second}
-    assert all(reasons[prompt_id].startswith("others ranked higher") for prompt_id in rest)
+    assert all(reasons[prompt_id].startswith("others ranked higher then") for prompt_id in rest)
 
 
 def test_why_a_prompt_was_not_selected_again_in_a_reference_window(service: InProcessService) -> None:
@@ -205,7 +205,7 @@ def test_why_a_prompt_was_not_selected_again_in_a_reference_window(service: InPr
     earlier = {p for batch in picked[:3] for p in batch} - {*picked[3], *picked[4]}
     assert earlier
     for prompt_id in earlier:
-        assert client.explain(prompt_id).not_selected_because.startswith("others ranked higher")
+        assert client.explain(prompt_id).not_selected_because.startswith("others ranked higher then")
 
 
 def test_the_state_of_a_run_needs_no_database() -> None:

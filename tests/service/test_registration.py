@@ -178,3 +178,28 @@ def test_text_beside_embeddings_is_a_no_op_when_sent_again(service: InProcessSer
     client.register_prompts(["text"], texts=["a text"])
     client.register_prompts(["ready"], texts=["x"], embeddings=np.ones((1, 4)))
     assert client.register_prompts(["text"], texts=["a text"]).unchanged == 1
+
+
+def test_a_selection_before_registration_leaves_the_step_free(service: InProcessService) -> None:
+    client = service.client("too-early")
+    client.create_run()
+    early = client.select_batch(0, 4)
+    assert (len(early), early.shortfall, early.shortfall_reason) == (0, 4, "POOL_TOO_SMALL")
+    assert client.get_run().last_step == -1
+    client.register_prompts(IDS[:6], embeddings=np.ones((6, 2)))
+    assert len(client.select_batch(0, 4)) == 4
+
+
+def test_creating_a_run_says_what_to_mind(service: InProcessService) -> None:
+    client = service.client("minded")
+    sampling = {"temperature": 1.0, "log_prob_mode": "PROCESSED"}
+    assert client.create_run({"sampling": sampling}).warnings == ()
+    assert any("log-probs" in warning for warning in service.client("unstated").create_run().warnings)
+    attention = {"estimator": {"name": "ATTENTION"}, "sampling": sampling}
+    assert any("encoder" in warning for warning in service.client("blind").create_run(attention).warnings)
+    client.register_prompts(IDS[:4], embeddings=np.ones((4, 2)))
+    client.select_batch(7, 1)
+    (warning,) = client.create_run({"sampling": sampling}).warnings
+    assert "step 7" in warning
+    client.rewind(0)
+    assert client.create_run({"sampling": sampling}).warnings == ()
