@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,11 +137,16 @@ def test_every_estimator_score_and_reference_mode_goes_on_as_its_twin(
     _check_against_a_twin(own_service, configs, signals=estimator == "FUSED")
 
 
-def test_every_replay_policy_goes_on_as_its_twin(own_service: InProcessService) -> None:
+@pytest.mark.parametrize(
+    "policies",
+    [pytest.param(list(REPLAY)[:2], id="some"), pytest.param(list(REPLAY), id="every", marks=pytest.mark.slow)],
+)
+def test_replay_policies_go_on_as_their_twins(own_service: InProcessService, policies: Sequence[str]) -> None:
     """Sampled groups, their ages, uses and probabilities, and how much of a batch is replayed."""
-    _check_against_a_twin(own_service, {name: {"replay": replay} for name, replay in REPLAY.items()}, replays=True)
+    _check_against_a_twin(own_service, {name: {"replay": REPLAY[name]} for name in policies}, replays=True)
 
 
+@pytest.mark.slow
 def test_draws_from_the_posterior_review_and_staged_rounds_go_on_as_their_twin(own_service: InProcessService) -> None:
     configs: dict[str, dict[str, Any]] = {
         "thompson": {"score_evaluation": "THOMPSON"},
