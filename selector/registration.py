@@ -58,9 +58,10 @@ def prepare(
     Raises:
         ServiceError: DUPLICATE_PROMPT, EMBEDDING_MISMATCH, NO_ENCODER, INVALID_FIELD, STORAGE_FAILED.
     """
-    places = _distinct(specs)
+    places, contents = _distinct(specs)
     specs = [specs[i] for i in places]
-    rows = np.array([_known_row(pool, spec) for spec in specs], dtype=np.int64)
+    known = [_registered(pool, spec, content) for spec, content in zip(specs, contents, strict=True)]
+    rows = np.array([-1 if at is None else pool.embedding_row[at] for at in known], dtype=np.int64)
     ready = [i for i, spec in enumerate(specs) if spec.embedding is not None]
     bare = [i for i, spec in enumerate(specs) if spec.embedding is None]
     if ready and bare:
@@ -70,7 +71,9 @@ def prepare(
             Reason.EMBEDDING_MISMATCH,
         )
     fresh = [i for i in ready if rows[i] < 0]
-    texts = [i for i in bare if rows[i] < 0 and specs[i].text and not _settled(pool, specs[i], run_space, embedder)]
+    # A registered prompt without embedding stays so where there is no encoder of the run's space.
+    embeddable = embedder.space is not None and run_space in ("", embedder.space.key)
+    texts = [i for i in bare if rows[i] < 0 and specs[i].text and (known[i] is None or embeddable)]
     empty = [i for i in bare if rows[i] < 0 and not specs[i].text]
     if empty and config.estimator.name == "ATTENTION":
         raise invalid(f"prompts[{places[empty[0]]}].text", "ATTENTION needs a text or an embedding; got neither")
@@ -101,23 +104,14 @@ def prepare(
         raise ServiceError(
             Reason.DEADLINE_EXCEEDED, "the call ended while texts were embedded; repeat it to go on"
         ) from error
-    records = [_record(config, spec, int(row)) for spec, row in zip(specs, rows, strict=True)]
+    records = [_record(config, *prompt) for prompt in zip(specs, contents, rows.tolist(), strict=True)]
     return Registration(records, space, width)
 
 
-def _settled(pool: Pool, spec: PromptSpec, run_space: str, embedder: Embedder) -> bool:
-    """Whether the prompt is registered with the same content, and there is nothing to embed it with."""
+def _registered(pool: Pool, spec: PromptSpec, content: bytes) -> int | None:
+    """Index of the prompt, if it is registered with the same content."""
     at = pool.index.get(spec.prompt_id)
-    if at is None or pool.content_hashes[at] != content_hash(spec):
-        return False
-    return embedder.space is None or (run_space != "" and run_space != embedder.space.key)
-
-
-def _known_row(pool: Pool, spec: PromptSpec) -> int:
-    at = pool.index.get(spec.prompt_id)
-    if at is None or pool.content_hashes[at] != content_hash(spec):
-        return -1
-    return int(pool.embedding_row[at])
+    return at if at is not None and pool.content_hashes[at] == content else None
 
 
 def content_hash(spec: PromptSpec) -> bytes:
@@ -131,22 +125,19 @@ def content_hash(spec: PromptSpec) -> bytes:
     return digest.digest()
 
 
-def _distinct(specs: Sequence[PromptSpec]) -> list[int]:
-    """Positions of one spec per id; the same id may be sent twice only with the same content."""
+def _distinct(specs: Sequence[PromptSpec]) -> tuple[list[int], list[bytes]]:
+    """Position and content hash of one spec per id; the same id may be sent twice only with the same content."""
     seen: dict[str, tuple[int, bytes]] = {}
-    kept = []
     for i, spec in enumerate(specs):
         content = content_hash(spec)
         earlier = seen.setdefault(spec.prompt_id, (i, content))
-        if earlier[0] == i:
-            kept.append(i)
-        elif earlier[1] != content:
+        if earlier[1] != content:
             raise invalid(
                 f"prompts[{i}].prompt_id",
                 f"{spec.prompt_id!r} is also at prompts[{earlier[0]}] with other content",
                 Reason.DUPLICATE_PROMPT,
             )
-    return kept
+    return [place for place, _ in seen.values()], [content for _, content in seen.values()]
 
 
 def _stacked(vectors: Sequence[np.ndarray | None], places: Sequence[int]) -> np.ndarray:
@@ -175,12 +166,12 @@ def _check_space(run_space: str, space: str) -> None:
         )
 
 
-def _record(config: RunConfig, spec: PromptSpec, row: int) -> PromptRecord:
+def _record(config: RunConfig, spec: PromptSpec, content: bytes, row: int) -> PromptRecord:
     limit = config.max_prompt_tokens
     too_long = limit > 0 and spec.token_count > limit
     return PromptRecord(
         prompt_id=spec.prompt_id,
-        content_hash=content_hash(spec),
+        content_hash=content,
         text=spec.text,
         embedding_row=row,
         domain=spec.domain,
