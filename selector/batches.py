@@ -101,7 +101,7 @@ def batch_of(pool: Pool, event: SelectionEvent, shard_index: int, shard_count: i
     """One shard of a selection; over all shards every figure adds up to the whole."""
     part = slice(shard_index, None, shard_count)
     facts = event.facts
-    shortfall = _share(facts.shortfall, shard_index, shard_count)
+    shortfall = shard_share(facts.shortfall, shard_index, shard_count)
     return Batch(
         prompt_ids=[pool.prompt_ids[i] for i in event.prompt[part]],
         difficulty=event.difficulty[part],
@@ -109,7 +109,7 @@ def batch_of(pool: Pool, event: SelectionEvent, shard_index: int, shard_count: i
         probability=event.probability[part],
         arm=event.arm[part],
         rollouts=event.rollouts[part],
-        replay_groups=_share(facts.replay_groups, shard_index, shard_count),
+        replay_groups=shard_share(facts.replay_groups, shard_index, shard_count),
         shortfall=shortfall,
         shortfall_reason=facts.shortfall_reason if shortfall else 0,
         reference_due=facts.reference_due,
@@ -128,7 +128,8 @@ def reference_window(config: RunConfig, state: RunState, step: int) -> Window | 
     return Window(max(step - into, 0), every - into)
 
 
-def _share(total: int, index: int, count: int) -> int:
+def shard_share(total: int, index: int, count: int) -> int:
+    """One shard's part of a number; over all shards the parts add up to it."""
     return total // count + (index < total % count)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from selector.answered import AnsweredRequests
 from selector.config import RunConfig, config_from_json, config_to_json, differences, resolve
 from selector.difficulty.adapter import Adapter
 from selector.embedding.store import EmbeddingStore
@@ -129,9 +130,7 @@ class Runs:
                 forked_from="",
                 forked_at=0,
             )
-            run = self._make(self._inserted(row, ready=True))
-            with self._store.transaction() as tx:
-                run.answered.remember(tx, key, None, None)
+            run = self._make(self._inserted(row, ready=True, key=key))
             run.load()
             self._runs[run_id] = run
             return run, True
@@ -197,11 +196,14 @@ class Runs:
             self._runs[new_run_id] = run
             return run
 
-    def _inserted(self, row: RunRow, ready: bool) -> RunRow:
+    def _inserted(self, row: RunRow, ready: bool, key: RequestKey | None = None) -> RunRow:
         # Only one run is made at a time, so an unfinished one is left from a fork that failed. It would hold the id.
         self._store.drop_unfinished()
         with self._store.transaction() as tx:
-            return replace(row, id=tx.insert_run(row, ready=ready))
+            row = replace(row, id=tx.insert_run(row, ready=ready))
+            if key is not None:
+                AnsweredRequests(self._store, row.id).remember(tx, key, None, None)
+        return row
 
     def _make(self, row: RunRow) -> Run:
         config = config_from_json(row.config)

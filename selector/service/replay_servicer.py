@@ -8,6 +8,7 @@ from functools import partial
 
 import grpc
 
+from selector.batches import shard_share
 from selector.errors import FieldViolation, ServiceError, invalid
 from selector.replay.errors import GroupRefused
 from selector.replay.group import CheckedGroup, validate_group
@@ -114,8 +115,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
                 yield frame
             frame = await self._lanes.run(run_id, partial(self._frame, run, sample, sent), context)
             sent += len(frame.groups)
-        index, count = part
-        frame.shortfall = sample.shortfall // count + (index < sample.shortfall % count)
+        frame.shortfall = shard_share(sample.shortfall, *part)
         if frame.shortfall:
             frame.shortfall_reason = selector_service_pb2.SHORTFALL_REASON_BUFFER_TOO_SMALL
         frame.eligible_groups = sample.eligible
