@@ -1,6 +1,10 @@
 # The service, on the CPU.
 #   docker build -t curriculum-selector .
-#   docker run --read-only --tmpfs /tmp -p 127.0.0.1:50051:50051 -v selector-state:/var/lib/selector curriculum-selector
+# It listens on all addresses of the container and so does not start without TLS and tokens: deploy/docker-compose.yml
+# gives it both. To try it on one machine, where the port is published to that machine only:
+#   docker run --read-only --tmpfs /tmp --cap-drop ALL -p 127.0.0.1:50051:50051 -v selector-state:/var/lib/selector \
+#     curriculum-selector --insecure
+# Nothing but /var/lib/selector and /tmp is written to, and /tmp holds nothing that has to last.
 # The usual torch carries CUDA, several gigabytes; pass PyTorch's index of CPU builds to get the small one:
 #   docker build --build-arg PIP_EXTRA_INDEX_URL=<address> -t curriculum-selector .
 

@@ -11,6 +11,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV := .venv
 STUBS_VENV := .venv-stubs
+AUDIT_VENV := .venv-audit
 PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check
 # Small models on a few cores: threads of one process only get in each other's way. Nothing is fetched at run time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
@@ -20,12 +21,17 @@ STUBS_PYTHON ?= $(shell for python in $(PYTHON) python3.11 python3.10; do \
 	&& echo $$python && break; done)
 
 JSON ?=
+OPERATIONS ?= 20000
 PYTEST_ARGS ?=
 LISTEN ?= 127.0.0.1:50051
 METRICS_LISTEN ?= 127.0.0.1:9090
 STATE_DIR ?= selector-state
+INPUTS ?= 100000
+KILLS ?= 200
+SEED ?= 0
+MINUTES ?= 10
 
-.PHONY: help demo serve test test-slow test-compat lint stubs stubs-check clean
+.PHONY: help demo serve test test-slow test-compat resume lint audit fuzz crash soak stubs stubs-check clean
 
 help:  ## this list
 	@echo "Targets:"
@@ -48,13 +54,33 @@ test-compat: $(VENV)/.installed-dev  ## the package, built and installed with th
 	@echo "Installing the package into new environments: a few minutes the first time."
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests/packaging -q -m slow $(PYTEST_ARGS)
 
+resume: $(VENV)/.installed-dev  ## compares the service with a model that is never interrupted; OPERATIONS=20000 JSON=file
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.resume --operations $(OPERATIONS) $(if $(JSON),--json "$(JSON)")
+
 lint: $(VENV)/.installed-dev  ## ruff, mypy, and the checks of the schema, the scripts and the Dockerfile
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/buf lint proto
-	@$(VENV)/bin/shellcheck .ci/run
+	@$(VENV)/bin/shellcheck .ci/run deploy/create-secrets.sh
 	@$(VENV)/bin/hadolint Dockerfile
 	@echo "lint: all clean"
+
+audit: $(VENV)/.installed-dev $(AUDIT_VENV)/.installed  ## known vulnerabilities of what is installed
+	@$(VENV)/bin/python -m pip check --disable-pip-version-check
+	@$(AUDIT_VENV)/bin/python scripts/audit.py $(VENV)/bin/python
+
+soak: $(VENV)/.installed-dev  ## 64 trainers and misbehaving callers against one service; MINUTES=10 JSON=file
+	@echo "Putting the service under load for $(MINUTES) minutes."
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.load.soak --minutes $(MINUTES) $(if $(JSON),--json "$(JSON)")
+
+crash: $(VENV)/.installed-dev  ## kills the service while it works and checks that nothing is lost; KILLS=200 SEED=0 JSON=file
+	@echo "Killing the service $(KILLS) times: about half an hour for 200 on two cores."
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.crash --kills $(KILLS) --seed $(SEED) $(if $(JSON),--json "$(JSON)")
+
+fuzz: $(VENV)/.installed-dev  ## hostile input for every RPC and stored format; INPUTS=100000 SEED=0 JSON=file
+	@echo "Trying $(INPUTS) inputs: about an hour for 100,000 on two cores."
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED) --jobs 2 \
+		$(if $(JSON),--json "$(JSON)")
 
 stubs: $(STUBS_VENV)/.installed  ## writes selector/v1 anew from proto/
 	@$(STUBS_VENV)/bin/python scripts/generate_stubs.py
@@ -69,7 +95,7 @@ endif
 
 clean:  ## removes what building, testing and the demo left; keeps .venv
 	rm -rf build dist *.egg-info demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf .venv-compat $(STUBS_VENV)
+	rm -rf .venv-compat $(STUBS_VENV) $(AUDIT_VENV)
 	find selector clients trainer_adapters scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- environments ------------------------------------------------------------------------------------------------
@@ -96,4 +122,10 @@ $(STUBS_VENV)/.installed: scripts/stub-requirements.txt
 	@echo "Installing the stub generator into $(STUBS_VENV)."
 	@$(STUBS_PYTHON) -m venv --clear $(STUBS_VENV)
 	@$(STUBS_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+$(AUDIT_VENV)/.installed: scripts/audit-requirements.txt | $(VENV)/bin/python
+	@echo "Installing the audit into $(AUDIT_VENV)."
+	@$(VENV)/bin/python -m venv --clear $(AUDIT_VENV)
+	@$(AUDIT_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --requirement $<
 	@touch $@

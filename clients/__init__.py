@@ -13,6 +13,7 @@ from clients.errors import (
     FieldViolation,
     Internal,
     InvalidArgument,
+    MalformedAnswer,
     NotFound,
     PermissionDenied,
     ResourceExhausted,
@@ -28,6 +29,7 @@ from clients.results import (
     OutcomesReported,
     PoolCounts,
     Predictions,
+    PromptRow,
     Pushed,
     Quality,
     ReferenceWeight,
@@ -46,6 +48,7 @@ from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
 from clients.sampling_settings import SamplingSettings
 from clients.sync import SelectorClient
+from clients.tls import Tls
 
 __all__ = [
     "AlreadyExists",
@@ -58,6 +61,7 @@ __all__ = [
     "FieldViolation",
     "Internal",
     "InvalidArgument",
+    "MalformedAnswer",
     "NotFound",
     "OutcomeRecord",
     "OutcomeRow",
@@ -65,6 +69,7 @@ __all__ = [
     "PermissionDenied",
     "PoolCounts",
     "Predictions",
+    "PromptRow",
     "Pushed",
     "Quality",
     "ReferenceWeight",
@@ -84,6 +89,7 @@ __all__ = [
     "SelectionRow",
     "SelectorClient",
     "SelectorError",
+    "Tls",
     "Unauthenticated",
     "Unavailable",
     "run_config",

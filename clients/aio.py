@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import grpc
 import grpc.aio
@@ -16,9 +16,7 @@ from clients import operations, results
 from clients.connection import (
     LOGGER,
     MAX_MESSAGE_BYTES,
-    Tls,
     call_metadata,
-    channel_credentials,
     channel_options,
     health_method,
 )
@@ -27,6 +25,7 @@ from clients.operations import Call, Operation, Shard, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, RequestStream
+from clients.tls import TlsOption, channel_security
 from selector.v1 import run_pb2
 from selector.v1.replay_service_pb2_grpc import ReplayServiceStub
 from selector.v1.selector_service_pb2_grpc import SelectorServiceStub
@@ -47,15 +46,15 @@ class AsyncSelectorClient:
         target: str,
         run_id: str,
         token: str | None = None,
-        tls: Tls = None,
+        tls: TlsOption = None,
         timeout_s: float = 30.0,
         *,
         retry: RetryPolicy | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        credentials = channel_credentials(tls)
-        options = channel_options(max_message_bytes)
+        credentials, naming = channel_security(tls)
+        options = [*channel_options(max_message_bytes), *naming]
         self.run_id = run_id
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy()
@@ -276,9 +275,25 @@ class AsyncSelectorClient:
         """As ``SelectorClient.quality``."""
         return await self._run(operations.quality(self.run_id), timeout_s)
 
+    @overload
     def export(
-        self, kind: str, *, timeout_s: float | None = None
-    ) -> AsyncIterator[results.OutcomeRow | results.SelectionRow]:
+        self, kind: Literal["outcomes"], *, timeout_s: float | None = None
+    ) -> AsyncIterator[results.OutcomeRow]: ...
+
+    @overload
+    def export(
+        self, kind: Literal["selections"], *, timeout_s: float | None = None
+    ) -> AsyncIterator[results.SelectionRow]: ...
+
+    @overload
+    def export(
+        self, kind: Literal["prompts"], *, timeout_s: float | None = None
+    ) -> AsyncIterator[results.PromptRow]: ...
+
+    @overload
+    def export(self, kind: str, *, timeout_s: float | None = None) -> AsyncIterator[results.ExportRow]: ...
+
+    def export(self, kind: str, *, timeout_s: float | None = None) -> AsyncIterator[Any]:
         """As ``SelectorClient.export``."""
         return self._export(operations.export_request(self.run_id, kind), self._timeout(timeout_s))
 
@@ -308,7 +323,7 @@ class AsyncSelectorClient:
         response: Any = None
         while True:
             try:
-                step = operation.send(response)
+                step = operations.answered(operation, response)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
@@ -342,7 +357,9 @@ class AsyncSelectorClient:
             stub = self._replay if hasattr(self._replay, call.rpc) else self._selector
             request = iter(call.request) if isinstance(call.request, RequestStream) else call.request
             answer = getattr(stub, call.rpc)(request, timeout=timeout_s, metadata=self._metadata)
-            return [message async for message in answer] if call.rpc == operations.STREAMED else await answer
+            if call.rpc == operations.STREAMED:
+                return [operations.received(message) async for message in answer]
+            return operations.received(await answer)
         except (grpc.RpcError, asyncio.CancelledError) as error:
             # grpc.aio cancels the call when the request iterator raises.
             if isinstance(call.request, RequestStream) and call.request.failure is not None:
@@ -351,7 +368,7 @@ class AsyncSelectorClient:
                 raise
             raise from_rpc_error(error) from error
 
-    async def _export(self, request: Any, timeout_s: float) -> AsyncIterator[results.OutcomeRow | results.SelectionRow]:
+    async def _export(self, request: Any, timeout_s: float) -> AsyncIterator[results.ExportRow]:
         try:
             async for response in self._selector.ExportRun(request, timeout=timeout_s, metadata=self._metadata):
                 for row in operations.export_rows(response):

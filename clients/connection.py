@@ -1,21 +1,15 @@
-"""How a client reaches the service: credentials, call metadata and channel options, the same for both clients."""
+"""How a client reaches the service: call metadata and channel options, the same for both clients."""
 
 from __future__ import annotations
 
+import ipaddress
 import logging
-import os
-from pathlib import Path
-from typing import Any, TypeAlias
-
-import grpc
+from typing import Any
 
 LOGGER = logging.getLogger("selector.client")
 
-Tls: TypeAlias = "bool | str | os.PathLike[str] | bytes | grpc.ChannelCredentials | None"
-
 # As the server's default.
 MAX_MESSAGE_BYTES = 64 * 2**20
-_LOOPBACK = ("localhost", "127.", "[::1]", "::1", "ipv6:[::1]", "unix:")
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, int]]:
@@ -30,26 +24,32 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def channel_credentials(tls: Tls) -> grpc.ChannelCredentials | None:
-    """None = no TLS; True = the system's certificate authorities; a path or PEM bytes = this authority."""
-    if tls is None or tls is False:
-        return None
-    if tls is True:
-        return grpc.ssl_channel_credentials()
-    if isinstance(tls, bytes):
-        return grpc.ssl_channel_credentials(root_certificates=tls)
-    if isinstance(tls, (str, os.PathLike)):
-        return grpc.ssl_channel_credentials(root_certificates=Path(tls).read_bytes())
-    return tls
-
-
 def call_metadata(token: str | None, target: str, encrypted: bool) -> tuple[tuple[str, str], ...]:
-    """The bearer token as call metadata, which gRPC also sends where there is no TLS."""
+    """The bearer token as call metadata, which gRPC also sends where there is no TLS.
+
+    Raises:
+        ValueError: the token cannot be sent; gRPC would show it in the error of every call.
+    """
     if token is None:
         return ()
-    if not encrypted and not target.removeprefix("dns:").lstrip("/").removeprefix("ipv4:").startswith(_LOOPBACK):
+    # Of a file that was read, the end of the line often comes along.
+    token = token.strip()
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise ValueError("token: expected printable ASCII characters without spaces")
+    if not encrypted and not _is_local(target):
         LOGGER.warning("the bearer token travels unencrypted to %s; pass tls=", target)
     return (("authorization", f"Bearer {token}"),)
+
+
+def _is_local(target: str) -> bool:
+    target = target.removeprefix("dns:").lstrip("/")
+    if target.startswith("unix:"):
+        return True
+    host = target.removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def health_method(channel: Any) -> Any:

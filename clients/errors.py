@@ -149,6 +149,15 @@ class Internal(SelectorError):
     default_code = grpc.StatusCode.INTERNAL
 
 
+class MalformedAnswer(SelectorError):
+    """What came back is no answer to the call: another service, another version, or something on the way changed it.
+
+    Whether the call was applied is open.
+    """
+
+    default_code = grpc.StatusCode.INTERNAL
+
+
 _BY_CODE: dict[grpc.StatusCode, type[SelectorError]] = {
     child.default_code: child
     for child in (

@@ -17,7 +17,8 @@ import numpy as np
 from clients import results
 from clients.config import run_config
 from clients.decoding import decode
-from clients.names import enum_number
+from clients.errors import MalformedAnswer
+from clients.names import enum_number, short_name
 from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, prompt_stream, rollout_stream
 from selector.v1 import replay_service_pb2 as replay_pb
@@ -25,6 +26,7 @@ from selector.v1 import run_pb2
 from selector.v1 import selector_service_pb2 as selector_pb
 
 T = TypeVar("T")
+Columns = TypeVar("Columns", results.Selection, results.Predictions)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,29 @@ _SERVICES = ("selector.v1.SelectorService", "selector.v1.ReplayService")
 _POLL_S = 0.1
 # Ids per request: keeps a request for named prompts below the message limit.
 _IDS_PER_CALL = 10_000
+
+
+def answered(operation: Operation[T], response: Any) -> Call | float:
+    """The operation's next step, given the response to its last one (None at first).
+
+    Raises:
+        StopIteration: it is done; ``value`` is its result.
+        MalformedAnswer: the response cannot be one.
+        ValueError: the operation's own arguments cannot be sent.
+    """
+    try:
+        return operation.send(response)
+    except ValueError as error:
+        if response is None:
+            raise
+        raise MalformedAnswer(f"the answer does not fit together: {error}") from error
+
+
+def received(message: T | None) -> T:
+    """A message of an answer; gRPC hands out None where none came, or where it could not be decoded."""
+    if message is None:
+        raise MalformedAnswer("the answer holds no message that can be decoded")
+    return message
 
 
 def request_id_of(request_id: str | None) -> str:
@@ -74,7 +99,7 @@ def list_runs() -> Operation[list[results.RunInfo]]:
     while True:
         response = yield Call("ListRuns", selector_pb.ListRunsRequest(page_token=token))
         runs += [decode(results.RunInfo, run) for run in response.runs]
-        token = response.next_page_token
+        token = _next_page(token, response)
         if not token:
             return runs
 
@@ -145,7 +170,7 @@ def select_batch(
         fresh_only=fresh_only,
         shard=_shard(shard),
     )
-    return decode(results.Selection, (yield Call("SelectBatch", request)))
+    return _parallel(decode(results.Selection, (yield Call("SelectBatch", request))))
 
 
 def report_outcomes(
@@ -191,8 +216,8 @@ def predict_difficulty(run_id: str, prompt_ids: Iterable[str] | None) -> Operati
         while True:
             request = selector_pb.PredictDifficultyRequest(run_id=run_id, page_token=token)
             response = yield Call("PredictDifficulty", request)
-            pages.append(decode(results.Predictions, response))
-            token = response.next_page_token
+            pages.append(_parallel(decode(results.Predictions, response)))
+            token = _next_page(token, response)
             if not token:
                 break
     else:
@@ -200,7 +225,7 @@ def predict_difficulty(run_id: str, prompt_ids: Iterable[str] | None) -> Operati
         for start in range(0, len(ids), _IDS_PER_CALL):
             chunk = ids[start : start + _IDS_PER_CALL]
             request = selector_pb.PredictDifficultyRequest(run_id=run_id, prompt_ids=chunk)
-            pages.append(decode(results.Predictions, (yield Call("PredictDifficulty", request))))
+            pages.append(_parallel(decode(results.Predictions, (yield Call("PredictDifficulty", request)))))
     return _joined(pages)
 
 
@@ -313,18 +338,23 @@ def wait_ready() -> Operation[None]:
 
 
 def export_request(run_id: str, kind: str) -> selector_pb.ExportRunRequest:
-    """ExportRun of ``"outcomes"`` or ``"selections"``."""
+    """ExportRun of ``"outcomes"``, ``"selections"`` or ``"prompts"``."""
     return selector_pb.ExportRunRequest(
         run_id=run_id, kind=enum_number(selector_pb.ExportKind.DESCRIPTOR, kind, "kind")
     )
 
 
-def export_rows(response: selector_pb.ExportRunResponse) -> list[results.OutcomeRow | results.SelectionRow]:
+def export_rows(response: selector_pb.ExportRunResponse) -> list[results.ExportRow]:
     """Rows of one message of the export."""
-    return [
-        *(decode(results.OutcomeRow, row) for row in response.outcomes),
-        *(decode(results.SelectionRow, row) for row in response.selections),
-    ]
+    response = received(response)
+    try:
+        return [
+            *(decode(results.OutcomeRow, row) for row in response.outcomes),
+            *(decode(results.SelectionRow, row) for row in response.selections),
+            *(_prompt_row(row) for row in response.prompts),
+        ]
+    except ValueError as error:
+        raise MalformedAnswer(f"a row of the export does not fit together: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -349,6 +379,34 @@ def _joined(pages: list[results.Predictions]) -> results.Predictions:
         # Outcomes may arrive between two pages: claim only what all of them have seen.
         estimate_step=min((page.estimate_step for page in pages), default=-1),
     )
+
+
+def _prompt_row(row: selector_pb.PromptRow) -> results.PromptRow:
+    prompt = row.prompt
+    return results.PromptRow(
+        prompt_id=prompt.prompt_id,
+        text=prompt.text,
+        domain=prompt.domain,
+        token_count=prompt.token_count,
+        prior=(prompt.prior.pass_rate, prompt.prior.trials) if prompt.HasField("prior") else None,
+        embedding=np.frombuffer(prompt.embedding, dtype="<f4").astype(np.float32) if prompt.embedding else None,
+        status=short_name(selector_pb.PromptStatus.DESCRIPTOR, row.status),
+    )
+
+
+def _next_page(token: str, response: Any) -> str:
+    following: str = response.next_page_token
+    if following and following == token:
+        raise ValueError("next_page_token: expected another one than the page's own")
+    return following
+
+
+def _parallel(columns: Columns) -> Columns:
+    """The columns, which have one entry per prompt."""
+    for name, column in vars(columns).items():
+        if isinstance(column, (np.ndarray, tuple)) and len(column) != len(columns):
+            raise ValueError(f"{name}: expected one per prompt ({len(columns)}), got {len(column)}")
+    return columns
 
 
 def _purpose(purpose: str) -> Any:

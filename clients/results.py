@@ -316,8 +316,31 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True)
+class PromptRow:
+    """One prompt of a run's pool as it is registered now.
+
+    Attributes:
+        prior: another model's pass rate and the trials behind it, if one was given.
+        embedding: (w,) float32, if the prompt has one.
+        status: ``"ACTIVE"``, ``"RETIRED"`` or ``"INELIGIBLE"``.
+    """
+
+    prompt_id: str
+    text: str
+    domain: str
+    token_count: int
+    prior: tuple[float, int] | None
+    embedding: np.ndarray | None
+    status: str | None
+
+
+@dataclass(frozen=True)
 class SelectionRow:
     """One selected prompt of a run's recorded history."""
 
     prompt_id: str
     record: SelectionRecord
+
+
+ExportRow = OutcomeRow | SelectionRow | PromptRow
+"""What an export holds, by its kind."""

@@ -1,6 +1,7 @@
 """When a failed call is tried again.
 
-Only UNAVAILABLE is: the service was not reached, or is shutting down, or could not write. Reading calls are safe to
+UNAVAILABLE is: the service was not reached, or is shutting down, or could not write. So is OVERLOADED: too much was under
+way at once. Reading calls are safe to
 repeat, and every changing call carries a ``request_id`` that is the same on all attempts, so the service applies it
 once even if an answer was lost. Everything else either cannot get better by itself or has used up its deadline.
 """
@@ -10,6 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clients.errors import SelectorError, Unavailable
+
+
+# Of selector.v1.reasons: a limit of what is under way, unlike the quotas of what is kept, passes by itself.
+_OVERLOADED = "OVERLOADED"
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class RetryPolicy:
             jitter: uniform in [0, 1); spreads callers that failed together over [0.5, 1.5) of the backoff.
             patient: go on until the deadline, whatever ``max_attempts`` is.
         """
-        if not isinstance(error, Unavailable) or (attempt >= self.max_attempts and not patient):
+        passing = isinstance(error, Unavailable) or error.reason == _OVERLOADED
+        if not passing or (attempt >= self.max_attempts and not patient):
             return None
         # The exponent is bounded because a patient caller may try thousands of times.
         backoff = min(self.initial_backoff_s * 2.0 ** min(attempt - 1, 30), self.max_backoff_s) * (0.5 + jitter)

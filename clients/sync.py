@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import grpc
 
@@ -14,9 +14,7 @@ from clients import operations, results
 from clients.connection import (
     LOGGER,
     MAX_MESSAGE_BYTES,
-    Tls,
     call_metadata,
-    channel_credentials,
     channel_options,
     health_method,
 )
@@ -25,6 +23,7 @@ from clients.operations import Call, Operation, Shard, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, RequestStream
+from clients.tls import TlsOption, channel_security
 from selector.v1 import run_pb2
 from selector.v1.replay_service_pb2_grpc import ReplayServiceStub
 from selector.v1.selector_service_pb2_grpc import SelectorServiceStub
@@ -47,7 +46,8 @@ class SelectorClient:
         target: ``host:port``.
         run_id: matches ``[A-Za-z0-9._-]{1,128}``; the run need not exist yet.
         token: bearer token, sent with every call.
-        tls: None = unencrypted; True = the system's authorities; a path or PEM bytes = this authority; or credentials.
+        tls: None = unencrypted; True = the system's authorities; a path or PEM bytes = this authority; a ``Tls`` with
+            a client certificate or the server's name; or gRPC's own credentials. See ``clients.tls``.
         timeout_s: default deadline.
         retry: when a failed call is tried again.
         max_message_bytes: largest message in either direction; as the server's default.
@@ -59,15 +59,15 @@ class SelectorClient:
         target: str,
         run_id: str,
         token: str | None = None,
-        tls: Tls = None,
+        tls: TlsOption = None,
         timeout_s: float = 30.0,
         *,
         retry: RetryPolicy | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        credentials = channel_credentials(tls)
-        options = channel_options(max_message_bytes)
+        credentials, naming = channel_security(tls)
+        options = [*channel_options(max_message_bytes), *naming]
         self.run_id = run_id
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy()
@@ -339,10 +339,23 @@ class SelectorClient:
         """Whether selection is any good: by arm, and predicted against measured difficulty."""
         return self._run(operations.quality(self.run_id), timeout_s)
 
+    @overload
+    def export(self, kind: Literal["outcomes"], *, timeout_s: float | None = None) -> Iterator[results.OutcomeRow]: ...
+
+    @overload
     def export(
-        self, kind: str, *, timeout_s: float | None = None
-    ) -> Iterator[results.OutcomeRow | results.SelectionRow]:
-        """The run's recorded history in order: ``"outcomes"`` by reported group or ``"selections"`` by prompt.
+        self, kind: Literal["selections"], *, timeout_s: float | None = None
+    ) -> Iterator[results.SelectionRow]: ...
+
+    @overload
+    def export(self, kind: Literal["prompts"], *, timeout_s: float | None = None) -> Iterator[results.PromptRow]: ...
+
+    @overload
+    def export(self, kind: str, *, timeout_s: float | None = None) -> Iterator[results.ExportRow]: ...
+
+    def export(self, kind: str, *, timeout_s: float | None = None) -> Iterator[Any]:
+        """The run's recorded history in order: ``"outcomes"`` by reported group or ``"selections"`` by prompt; or its
+        pool: ``"prompts"`` in order of registration.
 
         Rows come as they are received; a stream that breaks off is not begun again. ``timeout_s`` is for all of it.
         """
@@ -378,7 +391,7 @@ class SelectorClient:
         response: Any = None
         while True:
             try:
-                step = operation.send(response)
+                step = operations.answered(operation, response)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
@@ -412,13 +425,15 @@ class SelectorClient:
             stub = self._replay if hasattr(self._replay, call.rpc) else self._selector
             request = iter(call.request) if isinstance(call.request, RequestStream) else call.request
             answer = getattr(stub, call.rpc)(request, timeout=timeout_s, metadata=self._metadata)
-            return list(answer) if call.rpc == operations.STREAMED else answer
+            if call.rpc == operations.STREAMED:
+                return [operations.received(message) for message in answer]
+            return operations.received(answer)
         except grpc.RpcError as error:
             if isinstance(call.request, RequestStream) and call.request.failure is not None:
                 raise call.request.failure from None
             raise from_rpc_error(error) from error
 
-    def _export(self, request: Any, timeout_s: float) -> Iterator[results.OutcomeRow | results.SelectionRow]:
+    def _export(self, request: Any, timeout_s: float) -> Iterator[results.ExportRow]:
         try:
             for response in self._selector.ExportRun(request, timeout=timeout_s, metadata=self._metadata):
                 yield from operations.export_rows(response)

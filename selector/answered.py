@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from selector.errors import ServiceError, invalid
 from selector.requests import RequestKey
 from selector.storage.runs import AnsweredRequest, RunStore, Transaction
+from selector.stored_json import loads, record
 from selector.v1.reasons import Reason
 
 _Result = TypeVar("_Result")
@@ -25,14 +26,26 @@ class AnsweredRequests:
         """What the request was answered with, if it was applied before.
 
         Raises:
-            ServiceError: REQUEST_ID_REUSED when the id came with other content.
+            ServiceError: REQUEST_ID_REUSED when the id came with other content, STORAGE_FAILED when what was stored is
+                damaged.
         """
         answered = self._same(key)
-        return None if answered is None else result_type(**json.loads(answered.response))
+        if answered is None:
+            return None
+        try:
+            return record(result_type, loads(answered.response))
+        except ValueError as error:
+            raise ServiceError(
+                Reason.STORAGE_FAILED, f"the stored answer of request {key.request_id!r} is damaged: {error}"
+            ) from error
 
-    def check(self, key: RequestKey) -> None:
-        """Refuse an id that came with other content; for requests that are found again by what they are about."""
-        self._same(key)
+    def check(self, key: RequestKey) -> bool:
+        """Whether the request was applied before; for requests that are found again by what they are about.
+
+        Raises:
+            ServiceError: REQUEST_ID_REUSED when the id came with other content.
+        """
+        return self._same(key) is not None
 
     def remember(self, tx: Transaction, key: RequestKey, result: Any, step: int | None) -> None:
         """Remember a request together with its effect.

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, cast
 
-from selector.errors import FieldViolation, invalid_fields
+from selector.errors import FieldViolation, ServiceError, invalid_fields
+from selector.stored_json import check_types, loads
 from selector.v1.reasons import Reason
 
 # Outcomes that differ by no more than this are the same.
@@ -205,12 +206,24 @@ def config_to_json(config: RunConfig) -> str:
 
 
 def config_from_json(text: str) -> RunConfig:
-    """Inverse of ``config_to_json``; fields added since keep the value they had before they existed: the default."""
-    values = json.loads(text)
-    values["outcome_range"] = tuple(values["outcome_range"])
-    if values["sampling"] is None:
-        del values["sampling"]
-    return cast(RunConfig, _overlay(RunConfig(), values))
+    """Inverse of ``config_to_json``; fields added since keep the value they had before they existed: the default.
+
+    Raises:
+        ValueError: it is not the JSON of a configuration, or a value is out of range.
+    """
+    try:
+        values = loads(text)
+        violations = _range_violations(values, "") + _outcome_range_violations(values["outcome_range"])
+        if violations:
+            raise invalid_fields(violations)
+        values["outcome_range"] = tuple(values["outcome_range"])
+        if values["sampling"] is None:
+            del values["sampling"]
+        config = cast(RunConfig, _overlay(RunConfig(), values))
+        check_types(config)
+    except (ServiceError, KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the stored configuration is damaged: {error}") from error
+    return config
 
 
 def differences(left: RunConfig, right: RunConfig) -> list[tuple[str, Any, Any]]:
@@ -282,8 +295,8 @@ def _contradictions(config: RunConfig, given: Mapping[str, Any]) -> list[FieldVi
     if config.strict_cool_down and config.cool_down_steps == 0:
         found.append(FieldViolation("config.strict_cool_down", "needs cool_down_steps > 0"))
     estimator = config.estimator
-    if estimator.adapter and estimator.name != "ATTENTION":
-        found.append(FieldViolation("config.estimator.adapter", f"is for ATTENTION; the estimator is {estimator.name}"))
+    if estimator.adapter and estimator.name == "TRACKER":
+        found.append(FieldViolation("config.estimator.adapter", "is for FUSED and ATTENTION; the estimator is TRACKER"))
     if "tracker_decay" in given.get("estimator", {}) and estimator.name != "TRACKER":
         found.append(
             FieldViolation("config.estimator.tracker_decay", f"is for TRACKER; the estimator is {estimator.name}")

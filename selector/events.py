@@ -2,6 +2,9 @@
 
 A run's state is the fold of its events in order. Whatever an event needs later is recorded in it: the prediction a
 prompt was selected with, for instance, so that folding never has to repeat a past estimate.
+
+Rows have no checksum; decoding takes only bytes that an event of the kind could have been written as, to the last one,
+and raises ``ValueError`` for all others.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
+
+from selector.stored_json import loads, record
 
 SELECTION, REPORT, TRAINING, REPLACEMENT = "selection", "report", "training", "replacement"
 
@@ -105,7 +110,7 @@ class SelectionEvent:
         """Inverse of ``to_row``."""
         table = np.frombuffer(row.columns, dtype=_SELECTED)
         columns = {name: table[name] for name in _SELECTED.names or ()}
-        facts = SelectionFacts(**json.loads(row.meta))
+        facts = record(SelectionFacts, loads(row.meta))
         return SelectionEvent(
             seq=row.seq,
             step=_step(row),
@@ -162,10 +167,18 @@ class ReportEvent:
     def from_row(row: EventRow) -> ReportEvent:
         """Inverse of ``to_row``."""
         size = int(np.frombuffer(row.columns, dtype="<i8", count=1)[0])
+        if not 0 <= size <= len(row.columns):
+            raise ValueError(f"{size} groups in {len(row.columns)} bytes")
         table = np.frombuffer(row.columns, dtype=_REPORTED, count=size, offset=8)
         outcomes = np.frombuffer(row.columns, dtype="<f8", offset=8 + table.nbytes)
         columns = {name: table[name] for name in _REPORTED.names or ()}
-        facts = ReportFacts(**json.loads(row.meta))
+        # As Python's numbers, since counts that are damaged may add up to anything.
+        counts = table["count"].tolist()
+        if min(counts, default=0) < 0 or sum(counts) != len(outcomes):
+            raise ValueError(f"{len(outcomes)} outcomes do not belong to groups of {counts[:20]}")
+        if not ((outcomes >= 0) & (outcomes <= 1)).all():
+            raise ValueError("outcomes are outside [0, 1]")
+        facts = record(ReportFacts, loads(row.meta))
         return ReportEvent(seq=row.seq, step=_step(row), purpose=row.purpose, outcomes=outcomes, facts=facts, **columns)
 
     def starts(self) -> np.ndarray:
@@ -209,15 +222,20 @@ class TrainingEvent:
     @staticmethod
     def from_row(row: EventRow) -> TrainingEvent:
         """Inverse of ``to_row``."""
-        meta = json.loads(row.meta)
+        meta = loads(row.meta)
+        facts = record(TrainingFacts, meta["facts"])
         signals = {}
         at = 0
         for name, size in meta["signals"]:
+            if type(name) is not str or type(size) is not int or size < 0 or name in signals:
+                raise ValueError(f"{name!r} of size {size!r} is no signal")
             prompt = np.frombuffer(row.columns, dtype="<i4", count=size, offset=at)
             value = np.frombuffer(row.columns, dtype="<f8", count=size, offset=at + prompt.nbytes)
             signals[name] = (prompt, value)
             at += prompt.nbytes + value.nbytes
-        return TrainingEvent(row.seq, _step(row), TrainingFacts(**meta["facts"]), signals)
+        if at != len(row.columns):
+            raise ValueError(f"{len(row.columns)} bytes for signals that take {at}")
+        return TrainingEvent(row.seq, _step(row), facts, signals)
 
 
 @dataclass(frozen=True)
@@ -248,11 +266,30 @@ _DECODERS: dict[str, Callable[[EventRow], Event]] = {
 
 
 def decode(row: EventRow) -> Event:
-    """The event of a row."""
-    return _DECODERS[row.kind](row)
+    """The event of a row.
+
+    Raises:
+        ValueError: the row is not what an event is stored as.
+    """
+    try:
+        return _DECODERS[row.kind](row)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"event {row.seq} of kind {row.kind!r} is damaged: {error}") from error
+
+
+def check_prompts(event: Event, pool: int) -> None:
+    """The event is about prompts of a pool of this size.
+
+    Raises:
+        ValueError: it is about others. As an index, a negative number would stand for a prompt from the end.
+    """
+    columns = [prompt for prompt, _ in event.signals.values()] if isinstance(event, TrainingEvent) else [event.prompt]
+    for prompt in columns:
+        if len(prompt) and not 0 <= int(prompt.min()) <= int(prompt.max()) < pool:
+            raise ValueError(f"event {event.seq} is about prompts that are not among the {pool} of the pool")
 
 
 def _step(row: EventRow) -> int:
-    if row.step is None:
-        raise ValueError(f"event {row.seq} of kind {row.kind} has no step")
+    if type(row.step) is not int:
+        raise ValueError("it has no step")
     return row.step

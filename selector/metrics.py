@@ -52,8 +52,14 @@ OTHER_METHOD = "other"
 class RunCollector(Collector):
     """Reads the runs when scraped."""
 
-    def __init__(self, provider: Callable[[], Iterable[RunMetrics]], max_runs: int) -> None:
+    def __init__(
+        self,
+        provider: Callable[[], Iterable[RunMetrics]],
+        max_runs: int,
+        run_ids: Callable[[], Collection[str]] | None = None,
+    ) -> None:
         self._provider = provider
+        self._run_ids = run_ids
         self._max_runs = max_runs
         self._lock = threading.Lock()
         # Per run and sample: the total as last read and the counter as last exported.
@@ -70,10 +76,11 @@ class RunCollector(Collector):
         exported = heapq.nsmallest(self._max_runs, runs, key=lambda run: (-run.last_active, run.run_id))
         with self._lock:
             metrics: list[Metric] = [self._read(family, exported) for family in FAMILIES]
-            for gone in self._counters.keys() - {run.run_id for run in runs}:
+            there = {run.run_id for run in runs}.union(() if self._run_ids is None else self._run_ids())
+            for gone in self._counters.keys() - there:
                 del self._counters[gone]
         yield from metrics
-        yield from self._counts(len(runs), len(runs) - len(exported))
+        yield from self._counts(len(there), len(there) - len(exported))
 
     def _counts(self, runs: int, left_out: int) -> Iterator[Metric]:
         yield GaugeMetricFamily("selector_runs", "Runs on this server.", value=runs)
@@ -126,6 +133,7 @@ class Metrics:
         max_runs: int = 100,
         *,
         methods: Collection[str] | None = None,
+        run_ids: Callable[[], Collection[str]] | None = None,
         build: Mapping[str, str] | None = None,
     ) -> None:
         """Register everything with a registry.
@@ -135,6 +143,7 @@ class Metrics:
             max_runs: how many runs are exported.
             methods: names of the RPCs served; calls of any other name, which strangers choose, count as "other". None
                 trusts every name.
+            run_ids: of all runs there are; None = those that the provider gives.
             build: further labels of ``selector_build_info``.
         """
         if max_runs < 1:
@@ -149,7 +158,7 @@ class Metrics:
         for method in sorted(self._methods or ()):
             # A rate needs the zero before the first call.
             self._rpcs.labels(method, "OK")
-        registry.register(RunCollector(provider, max_runs))
+        registry.register(RunCollector(provider, max_runs, run_ids))
         info = {"version": __version__, "python": platform.python_version(), **(build or {})}
         Info("selector_build", "Versions of the server.", registry=registry).info(info)
         if registry is not REGISTRY:

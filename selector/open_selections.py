@@ -14,8 +14,9 @@ that were not selected belong to none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +90,30 @@ class OpenSelections:
                 self._open.pop(prompt, None)
             self.leased_at[prompt] = max((selection.step for selection in selections), default=NEVER)
 
+    def state_dict(self) -> dict[str, Any]:
+        """In the terms of ``selector.state_codec``."""
+        still_open = [(prompt, 0, selection) for prompt, found in self._open.items() for selection in found]
+        reported = [(prompt, step, selection) for (prompt, _), (step, selection) in self._reported.items()]
+        return {
+            "leased_at": self.leased_at,
+            "open": _table(still_open),
+            "reported": _table(reported),
+            "reported_purpose": np.array([purpose for _, purpose in self._reported], dtype=np.int64),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.leased_at = state["leased_at"].copy()
+        self._open = {}
+        for prompt, _, selection in _entries(state["open"]):
+            self._open.setdefault(prompt, []).append(selection)
+        self._reported = {
+            (prompt, purpose): (step, selection)
+            for (prompt, step, selection), purpose in zip(
+                _entries(state["reported"]), state["reported_purpose"].tolist(), strict=True
+            )
+        }
+
     def _find(self, prompt: int, purpose: int, step: int) -> OpenSelection:
         reported = self._reported.get((prompt, purpose))
         if reported is not None and reported[0] == step:
@@ -97,3 +122,24 @@ class OpenSelections:
         if not candidates:
             return NO_SELECTION
         return min(candidates, key=lambda selection: (selection.step < step, abs(selection.step - step)))
+
+
+def _table(entries: Sequence[tuple[int, int, OpenSelection]]) -> dict[str, np.ndarray]:
+    """Entries of (prompt, step of the report, selection) as columns."""
+    selections = [selection for _, _, selection in entries]
+    return {
+        "prompt": np.array([prompt for prompt, _, _ in entries], dtype=np.int64),
+        "reported_at": np.array([step for _, step, _ in entries], dtype=np.int64),
+        "step": np.array([selection.step for selection in selections], dtype=np.int64),
+        "purpose": np.array([selection.purpose for selection in selections], dtype=np.int64),
+        "arm": np.array([selection.arm for selection in selections], dtype=np.int64),
+        "difficulty": np.array([selection.difficulty for selection in selections], dtype=np.float64),
+        "population": np.array([selection.population for selection in selections], dtype=np.float64),
+    }
+
+
+def _entries(table: Mapping[str, np.ndarray]) -> list[tuple[int, int, OpenSelection]]:
+    """Inverse of ``_table``."""
+    names = ("prompt", "reported_at", "step", "purpose", "arm", "difficulty", "population")
+    columns = [table[name].tolist() for name in names]
+    return [(prompt, step, OpenSelection(*selection)) for prompt, step, *selection in zip(*columns, strict=True)]

@@ -2,6 +2,7 @@
 
 A prompt's index is its place in the order of registration; it never changes, and noise, ties and storage refer to it.
 Content columns change only by registration; ``version`` then grows, so that what is derived from them can be cached.
+``content_bytes`` is what ids, texts and domains take.
 What happened to prompts at steps (selections, leases, outcomes) is not here but in ``selector.state``.
 """
 
@@ -46,6 +47,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.version = 0
+        self.content_bytes = 0
         self.prompt_ids: list[str] = []
         self.index: dict[str, int] = {}
         self.content_hashes: list[bytes] = []
@@ -74,6 +76,7 @@ class Pool:
         surface = surface_features([r.text or None for r in [*new, *known]])
         for record, row in zip([*new, *known], surface, strict=True):
             at = self.index[record.prompt_id]
+            self.content_bytes += content_bytes(record) - self._content_bytes_at(at)
             self.content_hashes[at] = record.content_hash
             self.texts[at] = record.text
             self.domain_names[at] = record.domain
@@ -85,6 +88,11 @@ class Pool:
             self._prior_trials[at] = record.prior_trials
             self._surface[at] = row
         self._touch()
+
+    def bytes_with(self, new: Sequence[PromptRecord], changed: Sequence[tuple[int, PromptRecord]]) -> int:
+        """``content_bytes`` as ``put`` will make it."""
+        replaced = sum(content_bytes(record) - self._content_bytes_at(at) for at, record in changed)
+        return self.content_bytes + sum(map(content_bytes, new)) + replaced
 
     def retire(self, prompts: np.ndarray) -> None:
         """Take prompts out of selection."""
@@ -145,10 +153,24 @@ class Pool:
         self._prior_trials = extended(self._prior_trials, count, 0.0)
         self._surface = np.concatenate([self._surface, np.full((count, 9), np.nan, dtype=np.float32)])
 
+    def _content_bytes_at(self, at: int) -> int:
+        if not self.content_hashes[at]:
+            return 0
+        return _sizes(self.prompt_ids[at], self.texts[at], self.domain_names[at])
+
     def _touch(self) -> None:
         self.version += 1
         self._features = None
         self._domain_codes = None
+
+
+def content_bytes(record: PromptRecord) -> int:
+    """Bytes of what identifies and describes a prompt, embeddings aside."""
+    return _sizes(record.prompt_id, record.text, record.domain)
+
+
+def _sizes(*texts: str) -> int:
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 def extended(column: np.ndarray, count: int, fill: float) -> np.ndarray:

@@ -14,10 +14,17 @@ import numpy as np
 
 from selector.config import RunConfig
 from selector.embedding.embedder import Embedder
-from selector.embedding.errors import EmbeddingCancelled, EmbeddingStorageError, InvalidEmbeddingError
+from selector.embedding.errors import (
+    EmbeddingCancelled,
+    EmbeddingQuotaExceeded,
+    EmbeddingStorageError,
+    InvalidEmbeddingError,
+)
 from selector.errors import FieldViolation, ServiceError, invalid
 from selector.pool import ACTIVE, INELIGIBLE, Pool, PromptRecord
+from selector.quotas import quota_exceeded
 from selector.requests import PromptSpec
+from selector.run_adapter import NO_ADAPTER, RunAdapter
 from selector.v1.reasons import Reason
 
 # Beyond it squares and their sums leave float32; no encoder comes near it.
@@ -46,6 +53,7 @@ def prepare(
     specs: Sequence[PromptSpec],
     embedder: Embedder,
     cancelled: Callable[[], bool],
+    adapter: RunAdapter = NO_ADAPTER,
 ) -> Registration:
     """Embed what needs it and build the records.
 
@@ -54,14 +62,18 @@ def prepare(
     Args:
         run_space: embedding space the run is in already, empty = none yet.
         pool: of the run; only read.
+        adapter: of the run.
 
     Raises:
-        ServiceError: DUPLICATE_PROMPT, EMBEDDING_MISMATCH, NO_ENCODER, INVALID_FIELD, STORAGE_FAILED.
+        ServiceError: DUPLICATE_PROMPT, EMBEDDING_MISMATCH, ADAPTER_MISMATCH, NO_ENCODER, INVALID_FIELD, QUOTA_EXCEEDED,
+            STORAGE_FAILED.
     """
     places, contents = _distinct(specs)
     specs = [specs[i] for i in places]
     known = [_registered(pool, spec, content) for spec, content in zip(specs, contents, strict=True)]
     rows = np.array([-1 if at is None else pool.embedding_row[at] for at in known], dtype=np.int64)
+    # Sent again, a prompt whose embedding was damaged gets it back.
+    rows[embedder.damaged(run_space, rows)] = -1
     ready = [i for i, spec in enumerate(specs) if spec.embedding is not None]
     bare = [i for i, spec in enumerate(specs) if spec.embedding is None]
     if ready and bare:
@@ -88,6 +100,7 @@ def prepare(
         elif texts and embedder.encoder is not None and embedder.space is not None:
             space, width = embedder.space.key, embedder.space.width
             _check_space(run_space, space)
+            adapter.check_encoder(embedder.encoder)
             rows[texts] = embedder.embed([specs[i].text for i in texts], cancelled=cancelled)
         elif texts and (config.estimator.name == "ATTENTION" or run_space):
             raise ServiceError(
@@ -98,6 +111,9 @@ def prepare(
             )
     except EmbeddingStorageError as error:
         raise ServiceError(Reason.STORAGE_FAILED, f"{error}; nothing was registered", retry_after_s=1.0) from error
+    except EmbeddingQuotaExceeded as error:
+        hint = f"embeddings of deleted runs count as well; this would make {error.wanted}"
+        raise quota_exceeded("max_total_embedding_bytes", error.max_bytes, hint) from error
     except InvalidEmbeddingError as error:
         raise invalid("prompts[].embedding", str(error)) from error
     except EmbeddingCancelled as error:

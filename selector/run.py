@@ -8,6 +8,7 @@ answered is durable and a failed write changes nothing. Memory is a fold of what
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,8 +19,9 @@ from selector.batches import batch_of, new_selection, replay_share
 from selector.config import INFORMATIVE_TOLERANCE, RunConfig
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import PoolFeatures
-from selector.difficulty.registry import make_estimator
-from selector.errors import FieldViolation, ServiceError, invalid, invalid_fields
+from selector.difficulty.registry import estimator_of
+from selector.embedding.errors import EmbeddingDamagedError
+from selector.errors import FieldViolation, ServiceError, invalid_fields
 from selector.estimates import Answer, EstimateKeeper
 from selector.events import (
     REPORT,
@@ -30,15 +32,19 @@ from selector.events import (
     SelectionEvent,
     TrainingEvent,
     TrainingFacts,
+    check_prompts,
     decode,
 )
 from selector.outcomes import MappedOutcomes, map_outcomes
 from selector.pool import INELIGIBLE, RETIRED, Pool, PromptRecord
+from selector.quotas import Ledger, Quotas, Usage
+from selector.replay.errors import StorageFailed
 from selector.replay.group import GroupRules
 from selector.replay.plans import SampleRequest
 from selector.replay.replay_run import ReplayRun
 from selector.requests import (
     Batch,
+    PromptSpec,
     RegisterResult,
     ReportRequest,
     ReportResult,
@@ -49,9 +55,13 @@ from selector.requests import (
     TrainingRequest,
     TrainingResult,
 )
+from selector.run_adapter import RunAdapter
+from selector.snapshots import RunSnapshots
 from selector.state import RunState
 from selector.storage.runs import RunRow, RunStore
 from selector.v1.reasons import Reason
+
+_log = logging.getLogger("selector.runs")
 
 # Each is a column of the whole pool and of the population model.
 MOST_SIGNALS = 32
@@ -71,11 +81,14 @@ class Run:
         adapters: Mapping[str, Adapter],
         keeper: EstimateKeeper,
         gather: Callable[[str, int, np.ndarray], np.ndarray],
+        snapshots: RunSnapshots,
+        ledger: Ledger | None = None,
     ) -> None:
         """
         Args:
             adapters: trained adapters by name.
             gather: (embedding space, width, rows (n,)) -> (n, width) float32.
+            ledger: what the run may keep; None = as much as it likes.
         """
         self.row = row
         self.config = config
@@ -83,8 +96,10 @@ class Run:
         self.replay = replay
         self.keeper = keeper
         self.answered = AnsweredRequests(store, row.id)
-        self._adapter = adapters.get(config.estimator.adapter)
+        self.adapter = RunAdapter(config.estimator.adapter, adapters.get(config.estimator.adapter))
         self._gather = gather
+        self._snapshots = snapshots
+        self._ledger = ledger or Ledger(Quotas())
         self.group_rules = GroupRules(
             config.outcome_range, config.clip_outcomes, config.on_nan == "DROP_ROLLOUT", config.sampling
         )
@@ -92,11 +107,8 @@ class Run:
         self.refused_groups: Counter[str] = Counter()
         self.pool = Pool()
         self.state = self._fresh_state()
-
-    @property
-    def adapter_missing(self) -> bool:
-        """Whether the run's adapter is one that the server was started without."""
-        return bool(self.config.estimator.adapter) and self._adapter is None
+        # Whether the log has been rewound, and the state not yet.
+        self._behind = False
 
     def load(self) -> None:
         """Rebuild memory from what is stored."""
@@ -104,7 +116,25 @@ class Run:
         self.pool.put(self.store.prompts(self.row.id))
         self._refold()
 
+    def usage(self) -> Usage:
+        """What the run keeps."""
+        groups, replay_bytes = self.replay.kept()
+        return Usage(len(self.pool), self.pool.content_bytes, groups, replay_bytes)
+
+    def close(self) -> None:
+        """The server stops: what took long to fold is kept for the next start."""
+        self._snapshots.consider(self.state, self.row.rewind_epoch, len(self.pool), stopping=True)
+
     # --- pool -----------------------------------------------------------------------------------------------------
+
+    def check_room(self, specs: Sequence[PromptSpec]) -> None:
+        """Refuse prompts that cannot fit, before anything is made of them; ``register`` decides.
+
+        Raises:
+            ServiceError: QUOTA_EXCEEDED.
+        """
+        new = {spec.prompt_id for spec in specs if spec.prompt_id not in self.pool.index}
+        self._ledger.check(self.row.id, prompts=len(self.pool) + len(new))
 
     def register(
         self, records: Sequence[PromptRecord], space: str, width: int, replace: bool, key: RequestKey
@@ -114,6 +144,9 @@ class Run:
         Args:
             space: embedding space the records' rows are in, empty when none has an embedding.
             width: of that space.
+
+        Raises:
+            ServiceError: QUOTA_EXCEEDED, PROMPT_CONTENT_DIFFERS, EMBEDDING_MISMATCH.
         """
         done = self.answered.find(key, RegisterResult)
         if done is not None:
@@ -135,7 +168,8 @@ class Run:
                 restored += 1
             else:
                 unchanged += 1
-                if record.embedding_row >= 0 and self.pool.embedding_row[at] < 0:
+                # Where there was none, or a damaged one that could not be repaired in its place.
+                if record.embedding_row >= 0 and self.pool.embedding_row[at] != record.embedding_row:
                     refreshed.append((at, dataclasses.replace(record, status=int(self.pool.status[at]))))
         if changed and not replace:
             raise self._content_differs(changed)
@@ -145,7 +179,12 @@ class Run:
         event = None
         if changed:
             event = ReplacementEvent(self.state.next_seq, np.array([at for at, _ in changed], dtype=np.int32))
-        with self.store.transaction() as tx:
+        room = self._ledger.change(
+            self.row.id,
+            prompts=len(self.pool) + len(new),
+            prompt_bytes=self.pool.bytes_with(new, [*changed, *refreshed]),
+        )
+        with room, self.store.transaction() as tx:
             tx.put_prompts(self.row.id, placed)
             if event is not None:
                 tx.append_event(self.row.id, event.to_row())
@@ -210,15 +249,9 @@ class Run:
         """The estimate of the whole pool for ``step``; see EstimateKeeper.current.
 
         Raises:
-            ServiceError: UNKNOWN_ADAPTER when the server was started without the run's adapter.
+            ServiceError: UNKNOWN_ADAPTER or ADAPTER_MISMATCH when the server has no adapter that the run can use.
         """
-        if self.adapter_missing:
-            raise ServiceError(
-                Reason.UNKNOWN_ADAPTER,
-                f"run {self.row.run_id!r} needs adapter {self.config.estimator.adapter!r}, "
-                "which the server was started without",
-                metadata={"adapter": self.config.estimator.adapter},
-            )
+        self.adapter.check_usable(self.row.run_id, self.row.space, self.row.width)
         return self.keeper.current(self.state, self.features(), step, budget_s)
 
     # --- reports --------------------------------------------------------------------------------------------------
@@ -270,6 +303,7 @@ class Run:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, result, request.step)
         self.state.apply(event)
+        self._snapshots.consider(self.state, self.row.rewind_epoch, len(self.pool))
         return result
 
     def report_training(self, request: TrainingRequest) -> TrainingResult:
@@ -316,14 +350,27 @@ class Run:
             )
             self.answered.remember(tx, key, result, None)
         self.row = dataclasses.replace(self.row, rewind_epoch=epoch, rewind_step=step)
-        self._refold()
-        self.reconcile()
+        self._snapshots.rewound(epoch, step)
+        self._behind = True
+        self.catch_up()
+        try:
+            self.reconcile()
+        except StorageFailed:
+            # The rewind is durable and will be answered alike; the buffer follows before it is next used.
+            _log.exception("replay of run %s could not be rewound yet", self.row.run_id)
         return result
+
+    def catch_up(self) -> None:
+        """Fold the log anew if that failed after a rewind."""
+        if self._behind:
+            self._refold()
+            self._behind = False
 
     def reconcile(self) -> None:
         """Let the replay store catch up with a rewind that a crash or a full disk cut short between the two stores."""
         if self.replay.epoch < self.row.rewind_epoch:
             self.replay.rewind(self.row.rewind_step, self.row.rewind_epoch)
+            self._ledger.settle(self.row.id, self.usage())
 
     # --- shared ---------------------------------------------------------------------------------------------------
 
@@ -348,31 +395,30 @@ class Run:
     def features(self) -> PoolFeatures:
         """Columns of the pool for the estimators, signals of the current policy included."""
         space, width = self.row.space, self.row.width
-        content = self.pool.features((lambda rows: self._gather(space, width, rows)) if space else None)
+        try:
+            content = self.pool.features((lambda rows: self._gather(space, width, rows)) if space else None)
+        except EmbeddingDamagedError as error:
+            raise self._embeddings_damaged(error) from error
         # One number that changes with either part: what is derived from the columns is cached by it.
         version = (content.version << 32) + self.state.signals_version
         return dataclasses.replace(content, version=version, signals=dict(self.state.signals))
 
     def _fresh_state(self) -> RunState:
-        estimator = self.config.estimator
-        return RunState(
-            self.config,
-            make_estimator(
-                estimator.name,
-                adapter=self._adapter,
-                reference_mode=self.config.reference.mode,
-                reference_size=self.config.reference.size,
-                tracker_decay=estimator.tracker_decay,
-                embedding_components=estimator.embedding_components,
-            ),
-        )
+        return RunState(self.config, estimator_of(self.config, self.adapter.adapter))
 
     def _refold(self) -> None:
         self.keeper.forget()
-        state = self._fresh_state()
+        state = self._snapshots.newest(self._fresh_state, self.row.rewind_epoch)
         state.grow(len(self.pool))
-        for row in self.store.events(self.row.id):
-            state.apply(decode(row))
+        for row in self.store.events(self.row.id, after_seq=state.next_seq - 1):
+            try:
+                event = decode(row)
+                check_prompts(event, len(self.pool))
+            except ValueError as error:
+                raise ServiceError(
+                    Reason.STORAGE_FAILED, f"run {self.row.run_id!r} cannot be loaded: {error}"
+                ) from error
+            state.apply(event)
         self.state = state
 
     def _check_space(self, space: str, width: int) -> None:
@@ -383,14 +429,18 @@ class Run:
                 f"got {width} in {space!r}",
                 violations=[FieldViolation("prompts[].embedding", f"expected width {self.row.width}; got {width}")],
             )
-        adapter = self._adapter
-        if space and adapter is not None and width != adapter.input_width:
-            raise invalid(
-                "prompts[].embedding",
-                f"expected width {adapter.input_width}, which adapter {self.config.estimator.adapter!r} takes; "
-                f"got {width}",
-                Reason.EMBEDDING_MISMATCH,
-            )
+        if space:
+            self.adapter.check_width(width)
+
+    def _embeddings_damaged(self, error: EmbeddingDamagedError) -> ServiceError:
+        ids = [self.pool.prompt_ids[i] for i in np.flatnonzero(np.isin(self.pool.embedding_row, error.rows)).tolist()]
+        listed = ", ".join(repr(prompt_id) for prompt_id in ids[:_LISTED])
+        return ServiceError(
+            Reason.EMBEDDINGS_DAMAGED,
+            f"run {self.row.run_id!r} cannot be predicted: the embeddings of {len(ids)} prompt(s) in {error.directory} "
+            f"were damaged on disk: {listed}; register them again as they were",
+            metadata={"damaged": str(len(ids))},
+        )
 
     def _content_differs(self, changed: Sequence[tuple[int, PromptRecord]]) -> ServiceError:
         ids = [record.prompt_id for _, record in changed]

@@ -12,25 +12,34 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from selector.answered import AnsweredRequests
 from selector.config import RunConfig, config_from_json, config_to_json, differences, resolve
 from selector.difficulty.adapter import Adapter
+from selector.embedding.errors import EmbeddingStorageError, SpaceMismatchError
 from selector.embedding.store import EmbeddingStore
 from selector.errors import FieldViolation, ServiceError, invalid
 from selector.estimates import EstimateKeeper
+from selector.quotas import Ledger, Quotas
+from selector.replay.errors import StorageFailed
 from selector.replay.replay_run import ReplayRun
 from selector.replay.store import ReplayStore
-from selector.requests import RequestKey
+from selector.requests import RequestKey, RewindResult
 from selector.run import Run
+from selector.snapshots import RunSnapshots
+from selector.storage.reserve import Reserve
 from selector.storage.runs import RunRow, RunStore
+from selector.storage.snapshot_files import SnapshotFiles
 from selector.v1.reasons import Reason
 
 _log = logging.getLogger("selector.runs")
+
+_T = TypeVar("_T")
 
 
 class Runs:
@@ -41,56 +50,79 @@ class Runs:
         store: RunStore,
         replay: ReplayStore,
         embeddings: EmbeddingStore,
+        snapshots: SnapshotFiles,
         adapters: Mapping[str, Adapter],
         rewind_window_steps: int,
+        snapshot_groups: int,
         executor: Executor,
         monotonic: Callable[[], float],
         now: Callable[[], float],
+        quotas: Quotas | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         """
         Args:
             adapters: trained adapters by name.
             rewind_window_steps: steps for which replay groups that left can be brought back.
+            snapshot_groups: groups reported between two snapshots of a run's state, at least.
             executor: computes estimates.
             monotonic: seconds that never run backwards.
             now: Unix seconds.
+            quotas: what the runs may keep; None = as much as they like.
+            reserve: disk space for what frees space; None = there is none.
         """
         self._store = store
         self._replay = replay
         self._embeddings = embeddings
+        self._snapshots = snapshots
         self._adapters = adapters
         self._rewind_window_steps = rewind_window_steps
+        self._snapshot_groups = snapshot_groups
         self._executor = executor
         self._monotonic = monotonic
         self._now = now
+        self.ledger = Ledger(quotas or Quotas())
+        self._reserve = reserve
         self._runs: dict[str, Run] = {}
+        # Numbers of runs that are gone and whose replay groups are still there.
+        self._undropped: set[int] = set()
         self._changing = threading.Lock()
 
     def open(self) -> None:
         """Load every run and bring the two stores in line."""
-        self._store.drop_unfinished()
         rows = self._store.runs()
         known = {row.id for row in rows}
-        for stored in self._replay.runs():
-            if stored not in known:
-                self._replay.drop_run(stored)
+        self._undropped = set(self._replay.runs()) - known
+        try:
+            self._spend(self._drop_remains)
+        except ServiceError:
+            _log.exception("what deleted runs held could not be removed yet")
+        self._snapshots.keep_only(known)
         for row in rows:
             run = self._make(row)
-            run.reconcile()
+            try:
+                run.reconcile()
+            except StorageFailed:
+                _log.exception("replay of run %s could not be rewound yet", row.run_id)
             run.load()
-            if run.adapter_missing:
-                _log.warning(
-                    "run %s cannot select: it needs adapter %r, which was not given",
-                    row.run_id,
-                    run.config.estimator.adapter,
-                )
+            self.ledger.settle(row.id, run.usage())
+            try:
+                run.adapter.check_usable(row.run_id, row.space, row.width)
+            except ServiceError as error:
+                _log.warning("run %s cannot select: %s", row.run_id, error.message)
             self._runs[row.run_id] = run
+
+    def close(self) -> None:
+        """No more calls will come."""
+        for run in self.all():
+            run.close()
 
     def get(self, run_id: str) -> Run:
         """The run, or RUN_NOT_FOUND."""
         run = self._runs.get(run_id)
         if run is None:
             raise ServiceError(Reason.RUN_NOT_FOUND, f"run_id: there is no run {run_id!r}", metadata={"run_id": run_id})
+        run.catch_up()
         return run
 
     def all(self) -> list[Run]:
@@ -117,6 +149,7 @@ class Runs:
                 if existing.config != config and existing.row.explicit_config != canonical:
                     raise _config_differs(run_id, existing.config, config)
                 return existing, False
+            self.ledger.check_runs(len(self._runs))
             row = RunRow(
                 id=0,
                 run_id=run_id,
@@ -150,22 +183,48 @@ class Runs:
                     "request_id", f"{request_id!r} was used before to delete {deleted!r}", Reason.REQUEST_ID_REUSED
                 )
             run = self.get(run_id)
-            with self._store.transaction() as tx:
-                tx.delete_run(run.row.id, run_id, request_id)
+            self._spend(lambda: self._delete(run, request_id))
             del self._runs[run_id]
+            self.ledger.close(run.row.id)
+            self._snapshots.drop(run.row.id)
+            self._undropped.add(run.row.id)
             try:
-                self._replay.drop_run(run.row.id)
+                self._spend(self._drop_remains)
             except ServiceError:
-                # The run is gone; its groups are dropped at the next start.
-                _log.exception("replay groups of the deleted run %s could not be dropped yet", run_id)
+                # The run is gone; what it held is removed when the next one is made or deleted, or at the next start.
+                _log.exception("what the deleted run %s held could not be removed yet", run_id)
 
-    def fork(self, run_id: str, new_run_id: str, step: int) -> Run:
+    def _delete(self, run: Run, request_id: str) -> None:
+        with self._store.transaction() as tx:
+            tx.delete_run(run.row.id, run.row.run_id, request_id)
+
+    def _spend(self, work: Callable[[], _T]) -> _T:
+        """Do work that frees space, if need be with the space that is kept back for this."""
+        return work() if self._reserve is None else self._reserve.spend(work)
+
+    def _drop_remains(self) -> None:
+        """Remove what is left of runs that are gone, or were never finished."""
+        self._store.drop_unfinished()
+        self._drop_groups()
+
+    def _drop_groups(self) -> None:
+        for run in sorted(self._undropped):
+            self._replay.drop_run(run)
+            self._undropped.discard(run)
+
+    def rewind(self, run_id: str, step: int, key: RequestKey) -> RewindResult:
+        """Rewind a run (see ``Run.rewind``), on a full disk with the space that is kept back for this."""
+        run = self.get(run_id)
+        return self._spend(lambda: run.rewind(step, key))
+
+    def fork(self, run_id: str, new_run_id: str, step: int, key: RequestKey) -> Run:
         """A new run with the pool of a run, and its events and replay groups of steps before ``step``.
 
         The caller keeps the source from changing meanwhile.
         """
         with self._changing:
             source = self.get(run_id)
+            known = source.answered.check(key)
             source.reconcile()
             existing = self._runs.get(new_run_id)
             if existing is not None and (existing.row.forked_from, existing.row.forked_at) == (run_id, step):
@@ -186,19 +245,32 @@ class Runs:
                 forked_from=run_id,
                 forked_at=step,
             )
+            self.ledger.check_runs(len(self._runs))
             row = self._inserted(row, ready=False)
-            source.replay.fork(row.id, step)
-            with self._store.transaction() as tx:
-                tx.copy_run(source.row.id, row.id, step)
-                tx.update_run(row.id, ready=True)
-            run = self._make(row)
-            run.load()
+            # Groups of later steps are left out, which is settled once the fork is there.
+            self._undropped.add(row.id)
+            with self.ledger.change(row.id, **asdict(source.usage())):
+                source.replay.fork(row.id, step)
+                with self._store.transaction() as tx:
+                    tx.copy_run(source.row.id, row.id, step)
+                self._snapshots.copy(source.row.id, source.row.rewind_epoch, row.id, step)
+                run = self._make(row)
+                run.load()
+                # The last write: a run that was answered for is in memory as well.
+                with self._store.transaction() as tx:
+                    tx.update_run(row.id, ready=True)
+                    if not known:
+                        source.answered.remember(tx, key, None, None)
+            self._undropped.discard(row.id)
+            self.ledger.settle(row.id, run.usage())
             self._runs[new_run_id] = run
             return run
 
     def _inserted(self, row: RunRow, ready: bool, key: RequestKey | None = None) -> RunRow:
         # Only one run is made at a time, so an unfinished one is left from a fork that failed. It would hold the id.
         self._store.drop_unfinished()
+        with suppress(StorageFailed):
+            self._drop_groups()
         with self._store.transaction() as tx:
             row = replace(row, id=tx.insert_run(row, ready=ready))
             if key is not None:
@@ -206,19 +278,34 @@ class Runs:
         return row
 
     def _make(self, row: RunRow) -> Run:
-        config = config_from_json(row.config)
+        try:
+            config = config_from_json(row.config)
+        except ValueError as error:
+            raise ServiceError(Reason.STORAGE_FAILED, f"run {row.run_id!r} cannot be loaded: {error}") from error
         return Run(
             row=row,
             config=config,
             store=self._store,
-            replay=ReplayRun(self._replay, row.id, config.replay, config.seed, self._rewind_window_steps),
+            replay=ReplayRun(
+                self._replay,
+                row.id,
+                config.replay,
+                config.seed,
+                self._rewind_window_steps,
+                lambda groups, size: self.ledger.change(row.id, replay_groups=groups, replay_bytes=size),
+            ),
             adapters=self._adapters,
             keeper=EstimateKeeper(self._executor, self._monotonic),
             gather=self._gather,
+            snapshots=RunSnapshots(self._snapshots, self._store, row.id, self._snapshot_groups),
+            ledger=self.ledger,
         )
 
     def _gather(self, space: str, width: int, rows: np.ndarray) -> np.ndarray:
-        return self._embeddings.space(space, width).gather(rows)
+        try:
+            return self._embeddings.space(space, width).gather(rows)
+        except (EmbeddingStorageError, SpaceMismatchError) as error:
+            raise ServiceError(Reason.STORAGE_FAILED, str(error), retry_after_s=1.0) from error
 
 
 def _config_differs(run_id: str, existing: RunConfig, asked: RunConfig) -> ServiceError:

@@ -7,7 +7,9 @@ was never interrupted. Nothing but ``apply`` changes it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from selector.events import (
     REFERENCE,
     TRAIN,
     Event,
+    EventRow,
     ReplacementEvent,
     ReportEvent,
     SelectionEvent,
@@ -27,6 +30,26 @@ from selector.open_selections import NEVER, OpenSelections
 from selector.pool import extended
 from selector.quality import QualityWindow
 from selector.selection.choose import UNIFORM
+
+_NUMBERS = (
+    "next_seq",
+    "last_step",
+    "evidence_version",
+    "signals_version",
+    "pool_size_at_start",
+    "evidence_step",
+    "last_reference_step",
+    "last_selection_step",
+    "selections",
+    "degraded_selections",
+    "outcome_groups",
+    "outcome_rollouts",
+    "skipped_rollouts",
+    "dropped_rollouts",
+    "clipped_outcomes",
+    "late_reports",
+    "training_step",
+)
 
 
 class RunState:
@@ -86,6 +109,42 @@ class RunState:
             self._apply_training(event)
         else:
             self._apply_replacement(event)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything folded so far, in the terms of ``selector.state_codec``."""
+        latest = self.latest_selection
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "last_selected": self.last_selected,
+            "open": self.open.state_dict(),
+            "quality": self.quality.state_dict(),
+            "estimator": self.estimator.state_dict(),
+            # Names come from callers and may be of any form, so they are no keys here.
+            "signals": [[name, column] for name, column in self.signals.items()],
+            "latest_selection": None if latest is None else asdict(latest.to_row()),
+            "replaced": np.array(sorted(self.replaced), dtype=np.int64),
+            "shortfalls": [[reason, count] for reason, count in self.shortfalls.items()],
+            "training": asdict(self.training),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state of a run of the same configuration; ``grow`` adds what was registered since.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not such a state; this one is then in no defined state.
+        """
+        for name in _NUMBERS:
+            setattr(self, name, state[name])
+        self.last_selected = state["last_selected"].copy()
+        self.open.load_state_dict(state["open"])
+        self.quality.load_state_dict(state["quality"])
+        self.estimator.load_state_dict(state["estimator"])
+        self.signals = {name: column.copy() for name, column in state["signals"]}
+        latest = state["latest_selection"]
+        self.latest_selection = None if latest is None else SelectionEvent.from_row(EventRow(**latest))
+        self.replaced = set(state["replaced"].tolist())
+        self.shortfalls = Counter(dict(state["shortfalls"]))
+        self.training = TrainingFacts(**state["training"])
 
     def leased(self, step: int) -> np.ndarray:
         """(N,) bool: selected, not yet reported, and younger than lease_steps at ``step``."""

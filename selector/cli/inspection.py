@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from clients.names import short_name
-from clients.results import Quality
+from clients.results import PromptRow, Quality
 from selector.cli.session import connected, target_options
 from selector.cli.table import facts, size, table, write_json
 
@@ -19,6 +19,8 @@ _json_option = click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures as JSON."
 )
 _EXPORT_ROWS = 50_000
+# With texts and embeddings, some megabytes.
+_PROMPT_ROWS = 2000
 
 
 @click.command()
@@ -183,11 +185,14 @@ def explain(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("selector-export"),
     show_default=True,
-    help="Directory that gets outcomes.parquet, selections.parquet and predictions.parquet.",
+    help="Directory that gets outcomes.parquet, selections.parquet, predictions.parquet and prompts.parquet.",
 )
 @target_options
 def export(run_id: str, output: Path, target: str, state_dir: Path | None, token: str | None) -> None:
-    """Export a run's outcomes, selections and current predictions as parquet."""
+    """Export a run's outcomes, selections, current predictions and pool as parquet.
+
+    'selector evaluate --replay-log' reads it.
+    """
     import pyarrow as pa
 
     with connected(run_id, target, state_dir, token) as client:
@@ -197,6 +202,7 @@ def export(run_id: str, output: Path, target: str, state_dir: Path | None, token
             counts = {
                 "outcomes": _write(output / "outcomes.parquet", _OUTCOMES, client.export("outcomes")),
                 "selections": _write(output / "selections.parquet", _SELECTIONS, client.export("selections")),
+                "prompts": _write_prompts(output / "prompts.parquet", client.export("prompts")),
             }
             import pyarrow.parquet as pq
 
@@ -214,7 +220,7 @@ def export(run_id: str, output: Path, target: str, state_dir: Path | None, token
             raise click.ClickException(f"cannot write to {output}: {error}") from error
     click.echo(
         f"{output}: {counts['outcomes']} outcome groups, {counts['selections']} selected prompts, "
-        f"{len(predictions)} predictions"
+        f"{len(predictions)} predictions, {counts['prompts']} prompts"
     )
 
 
@@ -255,6 +261,38 @@ def _write(path: Path, columns: tuple[tuple[str, str], ...], rows: Iterable[Any]
             arrays = [pa.array([row.prompt_id for row in batch], pa.string())]
             arrays += [pa.array([getattr(row.record, name) for row in batch], kind) for name, kind in types.items()]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
+            count += len(batch)
+    return count
+
+
+def _write_prompts(path: Path, rows: Iterable[PromptRow]) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [
+            ("prompt_id", pa.string()),
+            ("text", pa.string()),
+            ("domain", pa.string()),
+            ("token_count", pa.int32()),
+            ("prior_rate", pa.float64()),
+            ("prior_trials", pa.int32()),
+            ("embedding", pa.list_(pa.float32())),
+            ("status", pa.string()),
+        ]
+    )
+    count = 0
+    iterator = iter(rows)
+    with pq.ParquetWriter(path, schema) as writer:
+        while batch := list(islice(iterator, _PROMPT_ROWS)):
+            columns = {
+                **{
+                    name: [getattr(row, name) for row in batch] for name in schema.names if not name.startswith("prior")
+                },
+                "prior_rate": [None if row.prior is None else row.prior[0] for row in batch],
+                "prior_trials": [None if row.prior is None else row.prior[1] for row in batch],
+            }
+            writer.write_batch(pa.record_batch([pa.array(columns[f.name], f.type) for f in schema], schema=schema))
             count += len(batch)
     return count
 

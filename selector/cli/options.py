@@ -11,6 +11,8 @@ from typing import Any
 import click
 import yaml
 
+from selector.yaml_text import load
+
 # Options that a YAML file cannot set: it would have to be read to know them.
 _FLAG_ONLY = {"config", "help"}
 
@@ -20,8 +22,13 @@ def load_config(context: click.Context, _parameter: click.Parameter, path: Path 
     if path is None:
         return None
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        # YAML's own message quotes the file, which may hold a token.
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise click.BadParameter(f"cannot read {path}: not valid YAML{where}", param_hint="--config") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"cannot read {path}: {error}", param_hint="--config") from error
     if content is None:
         content = {}
@@ -37,9 +44,17 @@ def load_config(context: click.Context, _parameter: click.Parameter, path: Path 
         if name in values:
             raise click.BadParameter(f"{path}: {key!r} is given twice", param_hint="--config")
         if value is not None:
-            values[name] = _texts(value, path, key) if known[name].multiple else _text(value, path, key)
+            values[name] = _value(known[name], value, path, key)
     context.default_map = {**(context.default_map or {}), **values}
     return path
+
+
+def _value(parameter: click.Parameter, value: Any, path: Path, key: str) -> str | bool | list[str]:
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        if not isinstance(value, bool):
+            raise click.BadParameter(f"{path}: {key}: expected true or false", param_hint="--config")
+        return value
+    return _texts(value, path, key) if parameter.multiple else _text(value, path, key)
 
 
 def _text(value: Any, path: Path, key: str) -> str:
@@ -47,7 +62,11 @@ def _text(value: Any, path: Path, key: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         kind = type(value).__name__
         raise click.BadParameter(f"{path}: {key}: expected a string or a number; got a {kind}", param_hint="--config")
-    return str(value)
+    try:
+        return str(value)
+    except ValueError as error:
+        # Python writes no decimal numbers of thousands of digits, which a hexadecimal one can have.
+        raise click.BadParameter(f"{path}: {key}: the number is too large", param_hint="--config") from error
 
 
 def _texts(value: Any, path: Path, key: str) -> list[str]:

@@ -14,13 +14,16 @@ from typing import Any
 
 import click
 
+from selector.cli.limits import limit_options
+from selector.cli.log_lines import FORMAT, LogLines
 from selector.cli.options import load_config
+from selector.cli.tls_options import chosen_tls, tls_options
 
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def _address(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-    from selector.service.server import split_address
+    from selector.service.addresses import split_address
 
     if value == "" and parameter.name == "metrics_listen":
         return value
@@ -47,6 +50,26 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
     if not math.isfinite(value):
         raise click.BadParameter(f"expected a finite number; got {value}")
     return value
+
+
+def _token(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    # What a header cannot carry could never be presented; the message does not repeat it.
+    if not all("!" <= character <= "~" for character in value):
+        raise click.BadParameter("expected printable ASCII characters without spaces")
+    return value
+
+
+def _token_file(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Say what is wrong with the file at once, rather than when the server starts."""
+    import time
+
+    from selector.service.tokens import Tokens
+
+    try:
+        Tokens((), path, time.time).load()
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return path
 
 
 def _option(*names: str, env: str, **settings: Any) -> Any:
@@ -102,12 +125,44 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     callback=_adapters,
     help="NAME=FILE of a trained adapter; may be repeated (spaces in the variable, a mapping in the file).",
 )
-@_option("--token", env="TOKEN", default="", show_default=False, help="Bearer token that callers must present.")
+@_option(
+    "--token",
+    env="TOKEN",
+    default="",
+    show_default=False,
+    callback=_token,
+    help="Bearer token that may do everything. Other users see flags in the list of processes: use the variable.",
+)
 @_option(
     "--token-file",
     env="TOKEN_FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File with valid bearer tokens, one a line.",
+    callback=_token_file,
+    help="YAML file of bearer tokens with scopes, or one token a line; read again when it changes, and on SIGHUP.",
+)
+@_option(
+    "--tls-cert",
+    env="TLS_CERT",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="PEM file of the certificate with its chain; read again when it changes, and on SIGHUP.",
+)
+@_option(
+    "--tls-key",
+    env="TLS_KEY",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="PEM file of the certificate's private key, without a passphrase.",
+)
+@_option(
+    "--tls-client-ca",
+    env="TLS_CLIENT_CA",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="PEM file of authorities; every client must then have a certificate of one of them (mTLS).",
+)
+@_option(
+    "--insecure",
+    env="INSECURE",
+    is_flag=True,
+    help="Serve other machines although calls are plaintext or no token is asked for.",
 )
 @_option(
     "--grace-s",
@@ -132,22 +187,21 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     type=click.IntRange(2**20),
     help="Largest size of the replay store on disk.",
 )
-@_option("--max-runs", env="MAX_RUNS", default=1000, type=click.IntRange(1), help="Most runs.")
-@_option("--max-prompts", env="MAX_PROMPTS", default=10_000_000, type=click.IntRange(1), help="Most prompts of a run.")
 @_option(
-    "--max-stream-bytes",
-    env="MAX_STREAM_BYTES",
-    default=4 * 2**30,
+    "--reserve-bytes",
+    env="RESERVE_BYTES",
+    default=8 * 2**20,
+    type=click.IntRange(0),
+    help="Disk space kept back for deleting and rewinding runs when the disk is full; 0 = none.",
+)
+@_option(
+    "--snapshot-groups",
+    env="SNAPSHOT_GROUPS",
+    default=32_768,
     type=click.IntRange(1),
-    help="Most bytes of a stream.",
+    help="Groups reported between two snapshots of a run's state, which keep starts and rewinds short.",
 )
-@_option(
-    "--max-message-bytes",
-    env="MAX_MESSAGE_BYTES",
-    default=64 * 2**20,
-    type=click.IntRange(2**16, 2**31 - 1),
-    help="Most bytes of a message.",
-)
+@limit_options
 @_option(
     "--metrics-max-runs",
     env="METRICS_MAX_RUNS",
@@ -156,32 +210,19 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     help="Runs shown on the metrics endpoint; the least recently used are left out.",
 )
 @_option("--log-level", env="LOG_LEVEL", default="info", type=click.Choice(_LEVELS), help="Least severe log lines.")
-def serve(config: Path | None, log_level: str, token: str, token_file: Path | None, **values: Any) -> None:
+def serve(config: Path | None, log_level: str, token: str, **values: Any) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Prints one line with the bound addresses when it serves; logs go to standard error.
     """
+    from selector.grants import admin
     from selector.settings import ServerSettings
 
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    tokens = (*([token] if token else []), *_token_lines(token_file))
-    settings = ServerSettings(tokens=tokens, **values)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogLines(FORMAT))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    settings = ServerSettings(tokens=(admin(token),) if token else (), **values)
     sys.exit(asyncio.run(_serve(settings)))
-
-
-def _token_lines(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"cannot read {path}: {error}", param_hint="--token-file") from error
-    found = [line for line in lines if line]
-    if not found:
-        raise click.BadParameter(f"{path} holds no token", param_hint="--token-file")
-    return found
 
 
 async def _serve(settings: Any) -> int:
@@ -196,6 +237,7 @@ async def _serve(settings: Any) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
         await server.start()
     except (ServiceError, EmbeddingError, OSError, ValueError) as error:
@@ -220,13 +262,24 @@ async def _serve(settings: Any) -> int:
     callback=_finite,
     help="Seconds to wait for an answer.",
 )
+@tls_options
 def health(target: str, timeout_s: float) -> None:
-    """Ask a server whether it serves; exit code 0 if so."""
+    """Ask a server whether it serves; exit code 0 if so. No token is asked for."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+    from clients.tls import channel_security
+
     try:
-        with grpc.insecure_channel(target) as channel:
+        credentials, options = channel_security(chosen_tls())
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        with (
+            grpc.insecure_channel(target)
+            if credentials is None
+            else grpc.secure_channel(target, credentials, options) as channel
+        ):
             stub: Any = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest()
             answer = stub.Check(request, timeout=timeout_s)

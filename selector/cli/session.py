@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from clients import RetryPolicy, SelectorClient
+from selector.cli.tls_options import chosen_tls, tls_options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -22,7 +23,7 @@ _RETRY = RetryPolicy(max_attempts=3)
 
 
 def target_options(command: _F) -> _F:
-    """``--target``, ``--state-dir`` and ``--token``."""
+    """``--target``, ``--state-dir``, ``--token`` and those of TLS."""
     options = (
         click.option(
             "--target",
@@ -37,7 +38,13 @@ def target_options(command: _F) -> _F:
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             help="Look into a state directory that no server has open, instead of asking a service.",
         ),
-        click.option("--token", envvar="SELECTOR_TOKEN", show_envvar=True, help="Bearer token."),
+        click.option(
+            "--token",
+            envvar="SELECTOR_TOKEN",
+            show_envvar=True,
+            help="Bearer token. Other users see flags in the list of processes: use the variable.",
+        ),
+        tls_options,
     )
     for option in reversed(options):
         command = option(command)
@@ -53,13 +60,20 @@ def connected(run_id: str, target: str, state_dir: Path | None, token: str | Non
         raise click.UsageError("give --target or --state-dir, not both")
     try:
         if state_dir is None:
-            with SelectorClient(target, run_id, token=token, retry=_RETRY) as client:
+            with _client(target, run_id, token) as client:
                 yield client
         else:
             with _opened(state_dir) as address, SelectorClient(address, run_id) as client:
                 yield client
     except SelectorError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _client(target: str, run_id: str, token: str | None) -> SelectorClient:
+    try:
+        return SelectorClient(target, run_id, token=token or None, tls=chosen_tls(), retry=_RETRY)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @contextmanager

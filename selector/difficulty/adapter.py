@@ -7,7 +7,8 @@ section 4.1 and appendix). Dropout acts in training only and is absent here. Nor
 the exact one, as in torch.nn. ``std`` is the population standard deviation, which is defined for one reference too.
 
 File format: safetensors with float32 tensors in torch's layout, weights (out, in), and string metadata ``encoder``,
-``encoder_hash`` and ``width`` (h). With w the encoder's width:
+``encoder_hash`` and ``width`` (h); ``training``, a JSON object of facts for people, may be there too. With w the
+encoder's width:
 
     {query,reference}.norm_in.{weight,bias}     (w,)
     {query,reference}.linear_0.{weight,bias}    (h, w), (h,)
@@ -20,9 +21,11 @@ File format: safetensors with float32 tensors in torch's layout, weights (out, i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -111,7 +114,7 @@ class Adapter:
     Attributes:
         head: None = identity.
         encoder: name of the encoder whose embeddings it takes; empty = any.
-        encoder_hash: identifies the encoder's weights and pooling; empty = any.
+        encoder_hash: ``Encoder.key``, which identifies the encoder's weights and pooling; empty = any.
     """
 
     query: Projection
@@ -135,6 +138,10 @@ class Adapter:
         """Bound of |z_q . z_i| / sqrt(h) over all possible embeddings; a property of the weights alone."""
         query = self.query.norm_out.largest_norm
         return query * self.reference.norm_out.largest_norm / float(np.sqrt(self.width))
+
+    def takes(self, encoder_key: str) -> bool:
+        """Whether embeddings of the encoder with this key are what it was trained on."""
+        return not self.encoder_hash or encoder_key == self.encoder_hash
 
     @classmethod
     def untrained(cls, width: int) -> Adapter:
@@ -162,8 +169,15 @@ class Adapter:
         except ValueError as error:
             raise ValueError(f"adapter {path}: {error}") from error
 
-    def save(self, path: str | Path) -> None:
-        """Write a trained adapter; raises ValueError for an untrained one, which has nothing to write."""
+    def save(self, path: str | Path, training: Mapping[str, Any] | None = None) -> None:
+        """Write a trained adapter.
+
+        Args:
+            training: how it was trained, as JSON values; for people, nothing reads it.
+
+        Raises:
+            ValueError: it is untrained and has nothing to write.
+        """
         if self.head is None or not self.query.layers:
             raise ValueError("an untrained adapter has no weights to save")
         tensors: dict[str, np.ndarray] = {}
@@ -175,6 +189,8 @@ class Adapter:
         _put(tensors, "head.linear_0", self.head.hidden)
         _put(tensors, "head.linear_1", self.head.output)
         metadata = {"encoder": self.encoder, "encoder_hash": self.encoder_hash, "width": str(self.width)}
+        if training is not None:
+            metadata["training"] = json.dumps(training)
         save_file(tensors, str(path), metadata=metadata)
 
 

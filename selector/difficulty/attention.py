@@ -21,32 +21,22 @@ variance less the mean binomial noise ``d (1 - d)/(n - 1)`` of the measured diff
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.special import expit
 
 from selector.difficulty.adapter import Adapter
+from selector.difficulty.attending import Attending, Attention
 from selector.difficulty.estimate import UNIFORM_STANDARD_ERROR, Basis, Estimate, OutcomeBatch, PoolFeatures
 from selector.difficulty.reference_set import ReferenceMode, References, ReferenceSet
-from selector.difficulty.tiles import TILE_ROWS, LatestValue, TileProjectionCache
 
 _MARGIN = 1e-4
 _FEWEST_REFERENCES = 3
 _SMALLEST_STANDARD_ERROR = 0.02
 _UNIFORM_DISPERSION = 1.0 / 3.0
-# float32 exp neither overflows, summed over any reference set, nor loses bits below this score; beyond it the largest
-# score is subtracted first. Bounded by the adapter's weights, so that no prompt's figures depend on another's.
-_LARGEST_PLAIN_SCORE = 70.0
 _VARIATION = 1e-12
-
-
-@dataclass(frozen=True)
-class _LeaveOneOut:
-    """What each attending reference is predicted from the others, before recalibration, and its attention to itself."""
-
-    difficulty: np.ndarray
-    own_weight: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -60,37 +50,13 @@ class _Line:
         return np.clip(self.intercept + self.slope * values, _MARGIN, 1.0 - _MARGIN)
 
 
-@dataclass(frozen=True)
-class _Attention:
-    """A reference set ready to be attended to.
-
-    Attributes:
-        references: the K attending references.
-        tiles: the projected pool, each (2048, h).
-        covered: (N,) bool, prompts with an embedding.
-        as_query: (K, h) query side of the references.
-        as_reference: (K, h) their reference side.
-    """
-
-    adapter: Adapter
-    references: References
-    tiles: list[np.ndarray]
-    covered: np.ndarray
-    as_query: np.ndarray
-    as_reference: np.ndarray
-
-
 class AttentionEstimator:
     """The paper's attention over the references chosen by ``mode``; without adapter, on layer-normalised embeddings."""
 
     def __init__(self, adapter: Adapter | None, reference_size: int, mode: ReferenceMode) -> None:
-        self._adapter = adapter
+        self._attending = Attending(adapter)
         self._set = ReferenceSet(mode, reference_size)
         self._step = -1
-        self._untrained: LatestValue[Adapter] = LatestValue()
-        self._covered: LatestValue[np.ndarray] = LatestValue()
-        self._pool: LatestValue[TileProjectionCache] = LatestValue()
-        self._reference_side: LatestValue[np.ndarray] = LatestValue()
 
     def observe(self, batch: OutcomeBatch) -> None:
         """Fold one report: those of its groups that qualify join the reference set."""
@@ -120,7 +86,7 @@ class AttentionEstimator:
                 basis=np.full(size, Basis.NONE, dtype=np.uint8),
                 population=half.copy(),
             )
-        attention = self._attention(features, references)
+        attention = self._attending.to(features, references)
         mean = _smoothed_mean(references)
         difficulty = np.full(size, mean)
         own_weight = np.zeros(size)
@@ -129,16 +95,17 @@ class AttentionEstimator:
             dispersion = _dispersion(references, difficulty[references.prompt])
         else:
             attending = attention.references
-            alone = _leave_one_out(attention)
-            line = _fit(alone.difficulty, attending.difficulty)
-            attended = _attend(attention)
+            left_out = attention.left_out()
+            alone = _calibrated_alone(attention, left_out.difficulty)
+            line = _fit(alone, attending.difficulty)
+            attended = attention.difficulty()
             if attention.adapter.head is not None:
                 measured = attending.difficulty
                 attended = attention.adapter.head(attended, measured.mean(), measured.std())
             difficulty[attention.covered] = line(attended)[attention.covered]
             rest = difficulty.copy()
-            rest[attending.prompt] = line(alone.difficulty)
-            own_weight[attending.prompt] = alone.own_weight
+            rest[attending.prompt] = line(alone)
+            own_weight[attending.prompt] = left_out.own_weight
             dispersion = _dispersion(attending, rest[attending.prompt])
         spread = np.sqrt(dispersion * difficulty * (1.0 - difficulty))
         return Estimate(
@@ -153,16 +120,20 @@ class AttentionEstimator:
     def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """The prompt's strongest references by attention; [] where the prediction is the references' mean."""
         references = self._references(features)
-        attention = self._attention(features, references) if len(references) else None
+        attention = self._attending.to(features, references) if len(references) else None
         if attention is None or not attention.covered[prompt]:
             return []
-        query = attention.tiles[prompt // TILE_ROWS][prompt % TILE_ROWS].astype(np.float64)
-        scores = attention.as_reference.astype(np.float64) @ query / np.sqrt(len(query))
-        weights = np.exp(scores - scores.max())
-        weights /= weights.sum()
+        weights = attention.weights(prompt)
         strongest = np.argsort(-weights, kind="stable")[:limit]
         attending = attention.references
         return [(int(attending.prompt[i]), float(weights[i]), float(attending.difficulty[i])) for i in strongest]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self._step, "references": self._set.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step = state["step"]
+        self._set.load_state_dict(state["references"])
 
     def copy(self) -> AttentionEstimator:
         """Independent state; the caches, which are functions of their keys, stay shared."""
@@ -175,70 +146,17 @@ class AttentionEstimator:
         references = self._set.current()
         return references.take(references.prompt < features.size)
 
-    def _adapter_for(self, width: int) -> Adapter:
-        adapter = self._adapter or self._untrained.get(width, lambda: Adapter.untrained(width))
-        if adapter.input_width != width:
-            raise ValueError(f"embeddings: the adapter takes width {adapter.input_width}, got {width}")
-        return adapter
 
-    def _attention(self, features: PoolFeatures, references: References) -> _Attention | None:
-        """None where the prediction is the references' mean for all prompts."""
-        embeddings = features.embeddings
-        if embeddings is None:
-            return None
-        width = embeddings.shape[1]
-        adapter = self._adapter_for(width)
-        covered = self._covered.get((features.version, embeddings.shape), lambda: np.asarray(embeddings.any(axis=1)))
-        attending = references.take(covered[references.prompt])
-        if len(attending) < _FEWEST_REFERENCES or np.ptp(attending.difficulty) <= _VARIATION:
-            return None
-        projected = self._pool.get(width, lambda: TileProjectionCache(adapter.query)).get(features.version, embeddings)
-        key = (features.version, embeddings.shape, attending.prompt.tobytes())
-        as_reference = self._reference_side.get(key, lambda: adapter.reference(embeddings[attending.prompt]))
-        places = zip(attending.prompt // TILE_ROWS, attending.prompt % TILE_ROWS, strict=True)
-        as_query = np.stack([projected[tile][row] for tile, row in places])
-        return _Attention(adapter, attending, projected, covered, as_query, as_reference)
-
-
-def _leave_one_out(attention: _Attention) -> _LeaveOneOut:
-    """float64, in blocks of rows, so that a large reference pass needs no K x K matrix at once."""
+def _calibrated_alone(attention: Attention, left_out: np.ndarray) -> np.ndarray:
+    """(K,) left-out attention through the head, which sees the mean and spread of the others alone."""
+    head = attention.adapter.head
+    if head is None:
+        return left_out
     measured = attention.references.difficulty
-    keys = attention.as_reference.astype(np.float64).T / np.sqrt(attention.as_reference.shape[1])
-    others = np.empty(len(measured))
-    own_weight = np.empty(len(measured))
-    for start in range(0, len(measured), TILE_ROWS):
-        rows = np.arange(start, min(start + TILE_ROWS, len(measured)))
-        scores = attention.as_query[rows].astype(np.float64) @ keys
-        own = scores[rows - start, rows].copy()
-        scores[rows - start, rows] = -np.inf
-        largest = scores.max(axis=1)
-        weights = np.exp(scores - largest[:, None])
-        total = weights.sum(axis=1)
-        others[rows] = weights @ measured / total
-        own_weight[rows] = expit(own - largest - np.log(total))
-    if attention.adapter.head is not None:
-        count = len(measured) - 1
-        mean = (measured.sum() - measured) / count
-        square = ((measured**2).sum() - measured**2) / count
-        others = attention.adapter.head(others, mean, np.sqrt(np.maximum(square - mean**2, 0.0)))
-    return _LeaveOneOut(others, own_weight)
-
-
-def _attend(attention: _Attention) -> np.ndarray:
-    """``sum_i a_i d_i`` of every prompt, (N,) float64, from float32 products."""
-    keys = np.ascontiguousarray(attention.as_reference.T) / np.float32(np.sqrt(attention.as_reference.shape[1]))
-    measured = attention.references.difficulty
-    sums_of = np.stack([measured, np.ones_like(measured)]).astype(np.float32)
-    scores = np.empty((TILE_ROWS, keys.shape[1]), dtype=np.float32)
-    difficulty = np.empty(len(attention.tiles) * TILE_ROWS)
-    for index, tile in enumerate(attention.tiles):
-        np.matmul(tile, keys, out=scores)
-        if attention.adapter.largest_score > _LARGEST_PLAIN_SCORE:
-            scores -= scores.max(axis=1, keepdims=True)
-        np.exp(scores, out=scores)
-        sums = (sums_of @ scores.T).astype(np.float64)
-        difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = sums[0] / sums[1]
-    return difficulty[: len(attention.covered)]
+    count = len(measured) - 1
+    mean = (measured.sum() - measured) / count
+    square = ((measured**2).sum() - measured**2) / count
+    return head(left_out, mean, np.sqrt(np.maximum(square - mean**2, 0.0)))
 
 
 def _smoothed_mean(references: References) -> float:

@@ -11,9 +11,9 @@ bit-identical estimates. All arrays are read-only by convention.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -84,6 +84,10 @@ class OutcomeBatch:
     uniform: np.ndarray
     population: np.ndarray
 
+    def state_dict(self) -> dict[str, Any]:
+        """In the terms of ``selector.state_codec``."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -138,6 +142,18 @@ class Estimator(Protocol):
 
     def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """The prompt's strongest references as (prompt index, weight, measured difficulty); [] if there are none."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The folded state in the terms of ``selector.state_codec``."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state that an estimator of the same configuration gave: what follows is bit-identical.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not such a state.
+        """
         ...
 
     def copy(self) -> Estimator:

@@ -30,6 +30,17 @@ class GrowingArray:
         """Set these rows back to ``fill``; rows that were never held are left out."""
         self.data[indices[indices < len(self.data)]] = self._fill
 
+    def load(self, data: np.ndarray) -> None:
+        """Hold exactly these rows (n, *columns).
+
+        Raises:
+            ValueError: they are of another type or width.
+        """
+        if data.dtype != self.data.dtype or data.shape[1:] != self.data.shape[1:]:
+            expected = f"{self.data.dtype} rows of shape {self.data.shape[1:]}"
+            raise ValueError(f"expected {expected}; got {data.dtype} of shape {data.shape[1:]}")
+        self.data = data.copy()
+
     def copy(self) -> GrowingArray:
         other = GrowingArray(self._fill, self.data.dtype, self.data.shape[1:])
         other.data = self.data.copy()

@@ -13,8 +13,9 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -104,6 +105,26 @@ class ReferenceSet:
         trials = np.array([m.trials for m in measured], dtype=np.float64)
         successes = np.array([m.successes for m in measured], dtype=np.float64)
         return References(np.array(list(self._measured), dtype=np.int64), 1.0 - successes / trials, trials)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The references in order of newness, in the terms of ``selector.state_codec``."""
+        measured = self._measured.values()
+        return {
+            "pass_step": self._pass_step,
+            "prompt": np.array(list(self._measured), dtype=np.int64),
+            "step": np.array([m.step for m in measured], dtype=np.int64),
+            "successes": np.array([m.successes for m in measured], dtype=np.float64),
+            "trials": np.array([m.trials for m in measured], dtype=np.float64),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self._pass_step = state["pass_step"]
+        columns = (state[name].tolist() for name in ("prompt", "step", "successes", "trials"))
+        self._measured = {
+            prompt: _Measurement(step, successes, trials)
+            for prompt, step, successes, trials in zip(*columns, strict=True)
+        }
 
     def copy(self) -> ReferenceSet:
         other = ReferenceSet(self._mode, self._size)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
+from selector.config import RunConfig
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.attention import AttentionEstimator
 from selector.difficulty.estimate import Estimator
-from selector.difficulty.fused import FusedEstimator
+from selector.difficulty.fused import AttentionColumn, FusedEstimator
 from selector.difficulty.reference_set import ReferenceMode
 from selector.difficulty.tracker import TrackerEstimator
 
@@ -27,9 +28,9 @@ def make_estimator(
 
     Args:
         name: FUSED, ATTENTION or TRACKER.
-        adapter: ATTENTION only; None = untrained, layer norm only.
+        adapter: ATTENTION: None = untrained, layer norm only. FUSED: None = no attention.
         reference_mode: ATTENTION only; IN_BATCH, DEDICATED or NONE.
-        reference_size: ATTENTION only; K > 0, outside DEDICATED.
+        reference_size: ATTENTION: K > 0, outside DEDICATED. FUSED with an adapter: K > 0.
         tracker_decay: TRACKER only; in (0, 1].
         embedding_components: FUSED only; >= 0.
 
@@ -37,9 +38,22 @@ def make_estimator(
         ValueError: unknown name, or a value out of range.
     """
     if name == "FUSED":
-        return FusedEstimator(embedding_components)
+        column = None if adapter is None else AttentionColumn(adapter, reference_size)
+        return FusedEstimator(embedding_components, column)
     if name == "ATTENTION":
         return AttentionEstimator(adapter, reference_size, cast(ReferenceMode, reference_mode))
     if name == "TRACKER":
         return TrackerEstimator(tracker_decay)
     raise ValueError(f"estimator name must be one of {', '.join(ESTIMATORS)}, got {name!r}")
+
+
+def estimator_of(config: RunConfig, adapter: Adapter | None) -> Estimator:
+    """A fresh estimator as a run's configuration has it."""
+    return make_estimator(
+        config.estimator.name,
+        adapter=adapter,
+        reference_mode=config.reference.mode,
+        reference_size=config.reference.size,
+        tracker_decay=config.estimator.tracker_decay,
+        embedding_components=config.estimator.embedding_components,
+    )

@@ -10,6 +10,9 @@ been part of the visit before the newest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from selector.difficulty.estimate import Basis, Estimate, OutcomeBatch, PoolFeatures
@@ -70,6 +73,20 @@ class TrackerEstimator:
     def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """Always empty: no other prompt takes part."""
         return []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self._step,
+            "successes": self._successes.data,
+            "trials": self._trials.data,
+            "last_step": self._last_step.data,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step = state["step"]
+        self._successes.load(state["successes"])
+        self._trials.load(state["trials"])
+        self._last_step.load(state["last_step"])
 
     def copy(self) -> TrackerEstimator:
         other = TrackerEstimator(self._decay)

@@ -20,8 +20,14 @@ from selector.embedding.store import EmbeddingSpace, EmbeddingStore
 
 CHUNK_TEXTS = 64
 LOG_EVERY_S = 5.0
+_CLIENT = "client width:"
 
 _log = logging.getLogger("selector.embedding")
+
+
+def is_client_space(key: str) -> bool:
+    """Whether the space with this key is one of ready embeddings, whoever made them."""
+    return key.startswith(_CLIENT)
 
 
 class Embedder:
@@ -51,7 +57,7 @@ class Embedder:
 
     def client_space(self, width: int) -> EmbeddingSpace:
         """The space of ready embeddings of this width, whoever sent them."""
-        return self._store.space(f"client width:{width}", width)
+        return self._store.space(f"{_CLIENT}{width}", width)
 
     def keep(self, vectors: np.ndarray) -> np.ndarray:
         """Stores ready embeddings (M, w) float32 durably; returns their (M,) int64 rows in ``client_space(w)``.
@@ -62,6 +68,24 @@ class Embedder:
         if vectors.ndim != 2:
             raise InvalidEmbeddingError(f"expected embeddings of shape (M, w), got {tuple(vectors.shape)}")
         return self.client_space(vectors.shape[1]).append(embedding_hashes(vectors), vectors)
+
+    def damaged(self, space: str, rows: np.ndarray) -> np.ndarray:
+        """(M,) bool: which of (M,) rows of a space, -1 = none, are damaged."""
+        return self._store.damaged(space, rows)
+
+    def repair(self, rows: Sequence[int], texts: Sequence[str]) -> None:
+        """Embed texts again whose rows in ``space`` are damaged.
+
+        Raises:
+            NoEncoderError: there is no encoder.
+            EncoderError, EmbeddingStorageError: some rows may be repaired.
+        """
+        if self.encoder is None or self.space is None:
+            raise NoEncoderError("texts cannot be embedded: there is no encoder")
+        for start in range(0, len(texts), CHUNK_TEXTS):
+            chunk = texts[start : start + CHUNK_TEXTS]
+            vectors = self.encoder.encode(list(chunk))
+            self.space.repair(rows[start : start + CHUNK_TEXTS], [text_hash(text) for text in chunk], vectors)
 
     def embed(
         self, texts: Sequence[str], progress: Progress | None = None, cancelled: Cancelled | None = None

@@ -27,7 +27,7 @@ class StorageFailed(ServiceError):
     """The state directory could not be written: disk or map full, or an I/O error. Nothing was applied."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(Reason.STORAGE_FAILED, message)
+        super().__init__(Reason.STORAGE_FAILED, message, retry_after_s=1.0)
 
 
 class PayloadCorrupt(ServiceError):

@@ -36,6 +36,10 @@ _DTYPE_BYTES = {
 }
 _COLUMN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_ID_BYTES = 256
+MOST_COLUMNS = 256
+_LISTED = 10
+# numpy's own limit, before version 2.
+_MOST_EXTENTS = 32
 # Clients may hold temperature and top_p in float32.
 _SAMPLING_TOLERANCE = 1e-6
 
@@ -47,7 +51,7 @@ class ColumnLayout:
     Attributes:
         name: 1 to 64 of ``[A-Za-z0-9_.-]``.
         dtype: numpy's name of the element type, or ``bytes`` for opaque content.
-        shape: shape of the whole array.
+        shape: shape of the whole array, at most 32 extents.
         nbytes: size of the data.
         lengths: extent of each rollout along the first axis; empty when the column is not split by rollout.
     """
@@ -240,11 +244,15 @@ def _check_tokens(group: GroupColumns, tokens: int) -> None:
 
 def _check_column(column: ColumnLayout, path: str, rollouts: int) -> None:
     if not _COLUMN_NAME.fullmatch(column.name):
-        description = f"expected 1 to 64 of [A-Za-z0-9_.-]; got {column.name!r}"
+        description = f"expected 1 to 64 of [A-Za-z0-9_.-]; got {column.name[:80]!r}"
         raise GroupRefused(Reason.INVALID_FIELD, f"{path}.name", description)
     if column.dtype != OPAQUE and column.dtype not in _DTYPE_BYTES:
-        description = f"expected {OPAQUE} or numpy's name of a numeric type, such as int32; got {column.dtype!r}"
+        description = f"expected {OPAQUE} or numpy's name of a numeric type, such as int32; got {column.dtype[:80]!r}"
         raise GroupRefused(Reason.INVALID_FIELD, f"{path}.dtype", description)
+    # Before anything is computed from them: the product of many extents has as many digits.
+    if len(column.shape) > _MOST_EXTENTS:
+        description = f"expected at most {_MOST_EXTENTS} extents; got {len(column.shape)}"
+        raise GroupRefused(Reason.INVALID_GROUP, f"{path}.shape", description)
     if any(extent < 0 for extent in column.shape):
         raise GroupRefused(Reason.INVALID_GROUP, f"{path}.shape", f"expected extents >= 0; got {list(column.shape)}")
     if column.dtype != OPAQUE:
@@ -257,7 +265,9 @@ def _check_column(column: ColumnLayout, path: str, rollouts: int) -> None:
     if not column.lengths:
         return
     if len(column.lengths) != rollouts or min(column.lengths) < 0:
-        description = f"expected one extent >= 0 per rollout, {rollouts}; got {list(column.lengths)}"
+        more = f" and {len(column.lengths) - _LISTED} more" if len(column.lengths) > _LISTED else ""
+        got = f"{list(column.lengths[:_LISTED])}{more}"
+        description = f"expected one extent >= 0 per rollout, {rollouts}; got {got}"
         raise GroupRefused(Reason.INVALID_GROUP, f"{path}.lengths", description)
     if column.shape:
         whole, meaning = column.shape[0], "the first axis"

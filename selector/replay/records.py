@@ -1,5 +1,7 @@
 """Binary forms of what the replay store keeps besides payloads. Numbers are little-endian, except in keys.
 
+Decoding raises ``ValueError`` for anything that encoding cannot have made, to the last byte.
+
 Keys start with the run's id as 8 bytes big-endian, then a position or step as 8 bytes big-endian, so that LMDB's order
 of keys is the order of the log.
 """
@@ -8,14 +10,22 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from selector.replay.history import Mark, PushEvent, SampleEvent
-from selector.replay.plans import ROW
+from selector.replay.plans import ROW, Eviction
+from selector.stored_json import loads
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+_CHECKSUM = struct.Struct("<I")
 _RUN = struct.Struct(">Q")
 _KEY = struct.Struct(">QQ")
 _LENGTH = struct.Struct("<H")
@@ -43,6 +53,36 @@ class RunMeta:
     rewind_epoch: int = 0
     rewind_result: tuple[int, int] = (0, 0)
     counters: Mapping[str, int] = field(default_factory=dict)
+
+
+def _of_stored(decoder: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Make a decoder raise ValueError, and nothing else, for what it cannot decode."""
+
+    @wraps(decoder)
+    def decode(*arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
+        try:
+            return decoder(*arguments, **keywords)
+        except (struct.error, KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+            raise ValueError(f"a record of the replay store is damaged ({decoder.__name__}): {error}") from error
+
+    return decode
+
+
+def sealed(value: bytes) -> bytes:
+    """A record as it is stored: with its checksum at the end."""
+    return value + _CHECKSUM.pack(zlib.crc32(value))
+
+
+def unsealed(stored: bytes) -> bytes:
+    """A record without its checksum.
+
+    Raises:
+        ValueError: it is not what was stored.
+    """
+    value, checksum = stored[: -_CHECKSUM.size], stored[-_CHECKSUM.size :]
+    if checksum != _CHECKSUM.pack(zlib.crc32(value)):
+        raise ValueError("a record of the replay store does not match its checksum")
+    return value
 
 
 def run_prefix(run: int) -> bytes:
@@ -75,14 +115,24 @@ def encode_groups(rows: np.ndarray, identities: Mapping[int, tuple[str, str]]) -
     return values
 
 
+@_of_stored
 def decode_groups(values: Sequence[bytes]) -> tuple[np.ndarray, dict[int, tuple[str, str]]]:
     """Rows (n,) ROW and position -> ids."""
     size = ROW.itemsize
     rows = np.frombuffer(b"".join(value[:size] for value in values), dtype=ROW).copy()
-    identities = {}
+    if len(rows) and min(int(rows["position"].min()), int(rows["nbytes"].min())) < 0:
+        raise ValueError("a position or a size is negative")
+    if len(rows) and int(rows["eviction"].max()) >= len(Eviction):
+        raise ValueError("an eviction is for no reason that there is")
+    # A byte that is neither 0 nor 1 would be true in one place and something else in another.
+    if len(rows) and int(rows["informative"].view(np.uint8).max()) > 1:
+        raise ValueError("a truth value is none")
+    identities: dict[int, tuple[str, str]] = {}
     for position, value in zip(rows["position"].tolist(), values, strict=True):
         (length,) = _LENGTH.unpack_from(value, size)
         start = size + _LENGTH.size
+        if start + length > len(value) or position in identities:
+            raise ValueError("an id reaches beyond its record, or a position occurs twice")
         identities[position] = (value[start : start + length].decode(), value[start + length :].decode())
     return rows, identities
 
@@ -101,11 +151,14 @@ def encode_sample(event: SampleEvent) -> bytes:
     return head + np.asarray(event.picks, "<i8").tobytes() + np.asarray(event.times_sampled, "<i4").tobytes()
 
 
+@_of_stored
 def decode_sample(value: bytes) -> SampleEvent:
     """The inverse of ``encode_sample``."""
     position, step, fingerprint, requested, eligible, probability, count = _SAMPLE.unpack_from(value)
     picks = np.frombuffer(value, "<i8", count, _SAMPLE.size)
     times = np.frombuffer(value, "<i4", count, _SAMPLE.size + picks.nbytes)
+    if len(value) != _SAMPLE.size + picks.nbytes + times.nbytes:
+        raise ValueError(f"{count} groups in {len(value)} bytes")
     return SampleEvent(
         position, step, fingerprint, requested, eligible, probability, tuple(picks.tolist()), tuple(times.tolist())
     )
@@ -119,10 +172,13 @@ def encode_push(event: PushEvent) -> bytes:
     return head + request_id + event.fingerprint + event.result
 
 
+@_of_stored
 def decode_push(value: bytes) -> PushEvent:
     """The inverse of ``encode_push``."""
     position, step, log_step, groups, id_size, fingerprint_size, result_size = _PUSH.unpack_from(value)
     ends = np.cumsum([_PUSH.size, id_size, fingerprint_size, result_size]).tolist()
+    if len(value) != ends[-1]:
+        raise ValueError(f"{ends[-1]} bytes expected; got {len(value)}")
     return PushEvent(
         position=position,
         step=step,
@@ -139,6 +195,7 @@ def encode_mark(mark: Mark) -> bytes:
     return _MARK.pack(mark.step, mark.position, mark.next_seq)
 
 
+@_of_stored
 def decode_mark(value: bytes) -> Mark:
     """The inverse of ``encode_mark``."""
     return Mark(*_MARK.unpack(value))
@@ -158,14 +215,22 @@ def encode_meta(meta: RunMeta) -> bytes:
     ).encode()
 
 
+@_of_stored
 def decode_meta(value: bytes) -> RunMeta:
     """The inverse of ``encode_meta``."""
-    stored = json.loads(value)
+    stored = loads(value)
+    dropped, restored = stored["rewind_result"]
+    gaps = tuple((low, high) for low, high in stored["gaps"])
+    counters = dict(stored["counters"])
+    numbers = [stored[name] for name in ("next_position", "next_seq", "rewind_epoch")]
+    for number in (*numbers, dropped, restored, *(bound for gap in gaps for bound in gap), *counters.values()):
+        if type(number) is not int:
+            raise ValueError(f"expected a whole number; got {number!r}")
     return RunMeta(
         next_position=stored["next_position"],
         next_seq=stored["next_seq"],
-        gaps=tuple((low, high) for low, high in stored["gaps"]),
+        gaps=gaps,
         rewind_epoch=stored["rewind_epoch"],
-        rewind_result=(stored["rewind_result"][0], stored["rewind_result"][1]),
-        counters=stored["counters"],
+        rewind_result=(dropped, restored),
+        counters=counters,
     )

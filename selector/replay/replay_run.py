@@ -21,8 +21,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +51,9 @@ from selector.replay.records import RunMeta
 from selector.replay.rewind import rewound
 from selector.replay.store import ReplayStore
 
+# Newest pushes of a run whose request ids are known; 10,000 requests are promised.
+REQUESTS_KEPT = 12_000
+
 
 class ReplayRun:
     """Replay of one run.
@@ -61,14 +64,25 @@ class ReplayRun:
         config: the run's replay configuration; the same whenever the run is opened.
         seed: the run's seed.
         rewind_window_steps: steps for which groups that left can be brought back, >= 1.
+        room: (groups, payload bytes) that the run is about to keep, those that left included -> a context that the
+            write happens in; raises before the block is entered when they are too many.
     """
 
     def __init__(
-        self, store: ReplayStore, run: int, config: ReplayConfig, seed: int, rewind_window_steps: int = 100
+        self,
+        store: ReplayStore,
+        run: int,
+        config: ReplayConfig,
+        seed: int,
+        rewind_window_steps: int = 100,
+        room: Callable[[int, int], AbstractContextManager[None]] = lambda groups, size: nullcontext(),
     ) -> None:
         self._store = store
         self._run = run
+        self._room = room
         self._buffer = ReplayBuffer(config, seed, rewind_window_steps)
+        # What a rewind that could not be written yet makes of the buffer.
+        self._shown: ReplayBuffer | None = None
         self._epoch = 0
         self._rewind_result = RewindResult(0, 0)
         self._counters: Counter[str] = Counter()
@@ -100,13 +114,15 @@ class ReplayRun:
         Args:
             groups: checked group and payload, in order.
             step: the trainer's step; ``validate_group`` has checked that it is >= every policy version.
-            request_id: applied once; empty = no such protection. Remembered for the rewind window.
+            request_id: applied once; empty = no such protection. Remembered over the newest ``REQUESTS_KEPT`` pushes
+                at least, and for the rewind window.
             fingerprint: of the request's content; empty = computed from ids, sizes and checksums.
             skip_refused: store the others when groups are refused.
 
         Raises:
             GroupRefused: a group larger than the buffer, or the id of another group; nothing was applied.
             RequestIdReused: the request id came with other content.
+            ServiceError: QUOTA_EXCEEDED; nothing was applied.
             StorageFailed: nothing was applied.
         """
         known = self._requests.get(request_id)
@@ -131,7 +147,9 @@ class ReplayRun:
             plan.position, step, log_step, len(groups), request_id, fingerprint, encode_push_result(result)
         )
         window = self._buffer.rewind_window_steps
-        outlived = [old for old in log.pushes if log.step - old.log_step >= window]
+        # A push that is still known can be folded again, so it stands in no rewind's way.
+        surplus = log.pushes[: max(0, len(log.pushes) + 1 - REQUESTS_KEPT)]
+        outlived = [old for old in surplus if log.step - old.log_step >= window]
         expired = self._buffer.expired()
         gaps = self._buffer.gaps_without(expired)
         for old in outlived:
@@ -140,7 +158,13 @@ class ReplayRun:
         looking = log_step - self._looked_at >= window
         faded = self._faded_samples(expired) if looking else []
         counters = self._counters + push_counts(plan)
-        with self._store.write(self._run) as writer:
+        kept, kept_bytes = self.kept()
+        leaving = self._buffer.rows[self._buffer.find(expired.tolist())]
+        room = self._room(
+            kept + len(plan.rows) - len(leaving),
+            kept_bytes + int(plan.rows["nbytes"].sum()) - int(leaving["nbytes"].sum()),
+        )
+        with room, self._store.write(self._run) as writer:
             writer.groups(plan.rows, plan.identities)
             for position in plan.rows["position"].tolist():
                 writer.payload(position, groups[position - plan.position - 1][1])
@@ -259,6 +283,8 @@ class ReplayRun:
         kept_before = before[np.isin(before["position"], after["position"])]
         gone = before["position"][~np.isin(before["position"], after["position"])]
         pushes, marks = set(old.log.pushes), set(old.log.marks)
+        # Figures are those of the rewound buffer even while it cannot be written.
+        self._shown = new
         with self._store.write(self._run) as writer:
             writer.forget_groups(gone.tolist())
             writer.groups(after[kept_before != after], new.identities)
@@ -271,7 +297,7 @@ class ReplayRun:
             writer.marks(mark for mark in new.log.marks if mark not in marks)
             meta = self._meta(new.log.next_position, new.log.next_seq, new.log.gaps, self._counters)
             writer.meta(replace(meta, rewind_epoch=epoch, rewind_result=(result.dropped, result.restored)))
-        self._buffer = new
+        self._buffer, self._shown = new, None
         self._looked_at = min(self._looked_at, new.log.step)
         self._epoch = epoch
         self._rewind_result = result
@@ -300,11 +326,17 @@ class ReplayRun:
         """The index; not to be changed from outside."""
         return self._buffer
 
+    def kept(self) -> tuple[int, int]:
+        """Groups on disk and their payload bytes, those included that left and are kept for a rewind."""
+        rows = self._buffer.rows
+        return len(rows), int(rows["nbytes"].sum())
+
     def stats(self) -> ReplayStats:
         """Figures of the buffer as it is."""
-        rows = self._buffer.rows
-        live = rows[self._buffer.live()]
-        step = self._buffer.log.step
+        buffer = self._shown or self._buffer
+        rows = buffer.rows
+        live = rows[buffer.live()]
+        step = buffer.log.step
         ages, age_counts = np.unique(step - live["policy_version"], return_counts=True)
         uses, use_counts = np.unique(live["uses"], return_counts=True)
         live_bytes = int(live["nbytes"].sum())

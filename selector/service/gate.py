@@ -1,23 +1,22 @@
 """Who gets in: nobody before the server is ready or while it drains, and only callers with a valid token.
 
-Health and reflection stay open: orchestrators and tools ask them before they have anything else.
+Health and reflection stay open: orchestrators and tools ask them before they have anything else. What the holder of a
+token may do is not known before the request is: see ``selector.service.rpc``.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 
 from selector.errors import ServiceError
-from selector.service.rpc import tolerant
+from selector.service.access import Access
 from selector.service.status import message_of, status_code, trailing_metadata
 from selector.v1.reasons import Reason
 
 _OPEN = ("/grpc.health.v1.", "/grpc.reflection.")
-_BEARER = "Bearer "
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -26,15 +25,14 @@ class Gate(grpc.aio.ServerInterceptor):
     Attributes:
         ready: everything is loaded.
         draining: the server is shutting down.
-        unknown_method: told the name of every method that was called and is not served.
+        turned_away: told the method and the code's name of every call that was not let in.
     """
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        """``tokens``: any of these is valid; none = no token is asked for."""
-        self._tokens = [token.encode() for token in tokens]
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self.ready = False
         self.draining = False
-        self.unknown_method: Callable[[str], None] = lambda method: None
+        self.turned_away: Callable[[str, str], None] = lambda method, code: None
 
     async def intercept_service(
         self,
@@ -42,33 +40,28 @@ class Gate(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         """Pass the call on, or answer it with a refusal of the same arity."""
+        path = handler_call_details.method
         handler = await continuation(handler_call_details)
         if handler is None:
-            self.unknown_method(handler_call_details.method)
+            self.turned_away(path, "UNIMPLEMENTED")
             return None
-        if handler_call_details.method.startswith(_OPEN):
+        if path.startswith(_OPEN):
             return handler
-        error = self._refusal(handler_call_details)
-        if error is not None:
+        method = path.rpartition("/")[2]
+        try:
+            self._admit(method, handler_call_details)
+        except ServiceError as error:
+            self.turned_away(method, status_code(error).name)
             return _refusing(handler, error)
-        return handler._replace(request_deserializer=tolerant(handler.request_deserializer))
+        return handler
 
-    def _refusal(self, details: grpc.HandlerCallDetails) -> ServiceError | None:
+    def _admit(self, method: str, details: grpc.HandlerCallDetails) -> None:
         if self.draining:
-            return ServiceError(Reason.DRAINING, "the server is shutting down; try again", retry_after_s=1.0)
+            raise ServiceError(Reason.DRAINING, "the server is shutting down; try again", retry_after_s=1.0)
         if not self.ready:
-            return ServiceError(Reason.STARTING, "the server is still loading; try again", retry_after_s=1.0)
-        if not self._tokens:
-            return None
-        values = [v for k, v in details.invocation_metadata if k == "authorization"]
-        given = values[0] if values else ""
-        given = given.decode() if isinstance(given, bytes) else given
-        if not given.startswith(_BEARER):
-            return ServiceError(Reason.UNAUTHENTICATED, "expected metadata authorization: Bearer TOKEN")
-        presented = given[len(_BEARER) :].encode()
-        # Every token is compared, in constant time, so that timing tells nothing about any of them.
-        matches = [hmac.compare_digest(presented, token) for token in self._tokens]
-        return None if any(matches) else ServiceError(Reason.UNAUTHENTICATED, "the bearer token is not valid")
+            raise ServiceError(Reason.STARTING, "the server is still loading; try again", retry_after_s=1.0)
+        self._access.authenticate(details.invocation_metadata)
+        self._access.check_method(method)
 
 
 def _refusing(handler: Any, error: ServiceError) -> Any:
@@ -81,4 +74,4 @@ def _refusing(handler: Any, error: ServiceError) -> Any:
         (True, False): grpc.stream_unary_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[(handler.request_streaming, handler.response_streaming)]
-    return make(refuse, handler.request_deserializer, handler.response_serializer)
+    return make(refuse, None, handler.response_serializer)

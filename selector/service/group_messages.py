@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from selector.replay.group import ColumnLayout, GroupColumns
+from selector.replay.errors import GroupRefused
+from selector.replay.group import MOST_COLUMNS, ColumnLayout, GroupColumns
 from selector.service.config_messages import sampling_from
 from selector.v1 import replay_service_pb2 as pb
+from selector.v1.reasons import Reason
 
 
 def group_columns(group: pb.RolloutGroup) -> GroupColumns:
-    """A pushed group, to be validated; field paths are within the group."""
+    """A pushed group, to be validated; field paths are within the group.
+
+    Raises:
+        GroupRefused: more columns than are worth looking at.
+    """
+    if len(group.columns) > MOST_COLUMNS:
+        description = f"expected at most {MOST_COLUMNS}; got {len(group.columns)}"
+        raise GroupRefused(Reason.INVALID_GROUP, "columns", description)
     return GroupColumns(
         prompt_id=group.prompt_id,
         group_id=group.group_id,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import grpc
@@ -20,6 +21,8 @@ from selector.errors import ServiceError
 from selector.v1.reasons import Reason
 
 _T = TypeVar("_T")
+
+_LOOKS_AT_ONCE = 8
 
 
 class _Lane:
@@ -38,6 +41,7 @@ class Lanes:
         self._now = now
         self._used: dict[str, float] = {}
         self._lanes: dict[str, _Lane] = {}
+        self._looks: dict[tuple[str, str], asyncio.Task[Any]] = {}
         # An event lives as long as somebody waits for it.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
@@ -59,6 +63,52 @@ class Lanes:
         except asyncio.CancelledError:
             gone.set()
             raise
+
+    def look(self, lane: str, kind: str, work: Callable[[], _T]) -> asyncio.Task[_T]:
+        """Look at a run in its lane, together with everybody else who asks for the same kind of look meanwhile.
+
+        A look that has not ended sees all that was answered before it was asked for, because that left the lane first.
+        However many callers ask, a busy lane has one look of a kind to do.
+        """
+        there = self._looks.get((lane, kind))
+        if there is not None and not there.done():
+            return there
+        task = asyncio.ensure_future(self.run(lane, work))
+        self._looks[lane, kind] = task
+        task.add_done_callback(partial(self._looked, (lane, kind)))
+        return task
+
+    async def look_at(
+        self, kind: str, works: Mapping[str, Callable[[], _T]], timeout_s: float
+    ) -> dict[str, asyncio.Task[_T]]:
+        """Look at many runs; the looks that have not ended after ``timeout_s`` go on, and serve who asks next.
+
+        A few are done at a time, so that calls do not queue behind all of them for a worker; busy lanes are not waited
+        for before the others have had their turn.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        looks: dict[str, asyncio.Task[_T]] = {}
+        under_way: set[asyncio.Task[_T]] = set()
+        for lane, work in works.items():
+            busy = lane in self._lanes
+            looks[lane] = self.look(lane, kind, work)
+            if not busy:
+                under_way.add(looks[lane])
+            if len(under_way) >= _LOOKS_AT_ONCE:
+                _, under_way = await asyncio.wait(
+                    under_way, timeout=max(end - loop.time(), 0.0), return_when=asyncio.FIRST_COMPLETED
+                )
+            if loop.time() >= end:
+                break
+        waiting = [look for look in looks.values() if not look.done()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=max(end - loop.time(), 0.0))
+        return {lane: look for lane, look in looks.items() if look.done()}
+
+    def _looked(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
+        if self._looks.get(key) is task:
+            del self._looks[key]
 
     async def off_loop(self, work: Callable[[], _T]) -> _T:
         """Do blocking work that belongs to no lane."""

@@ -1,55 +1,71 @@
-"""Limits that keep one caller from using up the server; each is answered with RESOURCE_EXHAUSTED and its value."""
+"""Limits of what may be under way at once; each is answered with RESOURCE_EXHAUSTED, its name and its value.
+
+What is kept for good is limited by ``selector.quotas``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from selector.errors import ServiceError
-from selector.requests import PromptSpec
-from selector.runs import Runs
+from selector.quotas import UNLIMITED, quota_exceeded
 from selector.v1.reasons import Reason
+
+# Of every call; more than this of a call counts as bytes in flight. Small calls go on while large ones fill the budget.
+FREE_BYTES = 2**20
+
+_RETRY_AFTER_S = 1.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the server.
+    """Limits of the calls: ``max_...`` of one run, message or stream, ``max_total_...`` of the server.
 
     Attributes:
-        max_runs: runs in the state directory.
-        max_prompts: prompts of one run.
         max_stream_bytes: content of one client stream.
         max_message_bytes: one message; a stored group must fit into one on its way back.
+        max_calls, max_total_calls: calls at the same time, of any kind but health and reflection.
+        max_streams, max_total_streams: of these, calls that stream in either direction.
+        max_inflight_bytes, max_total_inflight_bytes: message bytes held for calls that have not ended.
+        stream_idle_s: seconds that a caller may take to send or to take one message.
     """
 
-    max_runs: int
-    max_prompts: int
-    max_stream_bytes: int
-    max_message_bytes: int
-
-    def check_runs(self, run_id: str, runs: Runs) -> None:
-        """One more run fits, if this one is new."""
-        existing = {run.row.run_id for run in runs.all()}
-        if run_id not in existing and len(existing) >= self.max_runs:
-            raise _exceeded("max_runs", self.max_runs, "delete runs that are done")
-
-    def check_prompts(self, registered: Collection[str], specs: Sequence[PromptSpec]) -> None:
-        """The prompts that are new fit into the run."""
-        new = {spec.prompt_id for spec in specs if spec.prompt_id not in registered}
-        if len(registered) + len(new) > self.max_prompts:
-            hint = f"{len(registered)} prompts are registered, {len(new)} new ones were sent"
-            raise _exceeded("max_prompts", self.max_prompts, hint)
+    max_stream_bytes: int = UNLIMITED
+    max_message_bytes: int = 2**31 - 1
+    max_calls: int = UNLIMITED
+    max_total_calls: int = UNLIMITED
+    max_streams: int = UNLIMITED
+    max_total_streams: int = UNLIMITED
+    max_inflight_bytes: int = UNLIMITED
+    max_total_inflight_bytes: int = UNLIMITED
+    stream_idle_s: float = 300.0
 
     def check_stream(self, received: int) -> None:
         """A client stream has not grown too large."""
         if received > self.max_stream_bytes:
-            raise _exceeded("max_stream_bytes", self.max_stream_bytes, "send several streams")
+            raise quota_exceeded("max_stream_bytes", self.max_stream_bytes, "send several streams")
+
+    def check_message(self, size: int) -> None:
+        """A message is not too large."""
+        if size > self.max_message_bytes:
+            raise quota_exceeded("max_message_bytes", self.max_message_bytes, f"this message has {size} bytes")
 
 
-def _exceeded(name: str, limit: int, hint: str) -> ServiceError:
+def overloaded(name: str, limit: int) -> ServiceError:
+    """The error about a limit of what is under way: it passes by itself."""
     return ServiceError(
-        Reason.QUOTA_EXCEEDED,
-        f"the server's limit {name}={limit} is reached; {hint}",
+        Reason.OVERLOADED,
+        f"the server's limit {name}={limit} is reached by the calls under way; nothing was applied, try again",
         metadata={"limit": name, "value": str(limit)},
-        retry_after_s=60.0,
+        retry_after_s=_RETRY_AFTER_S,
+    )
+
+
+def stood_still(direction: str, stream_idle_s: float) -> ServiceError:
+    """The error of a caller who neither goes on nor leaves."""
+    return ServiceError(
+        Reason.STREAM_IDLE,
+        f"no message was {direction} for {stream_idle_s:g} s; nothing was applied",
+        metadata={"limit": "stream_idle_s", "value": f"{stream_idle_s:g}"},
+        retry_after_s=_RETRY_AFTER_S,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from selector.errors import invalid
 from selector.requests import PromptSpec
+from selector.run import Run
 from selector.service import checks
 from selector.service.limits import Limits
 from selector.v1 import selector_service_pb2 as pb
@@ -17,6 +19,8 @@ _LONGEST_TEXT = 4 * 2**20
 _LONGEST_DOMAIN = 256
 _WIDEST_EMBEDDING = 65_536
 _MOST_TOKENS = 2**31 - 1
+# A message of the export: about 1 MiB, as streamed messages are fastest, and at least one prompt.
+_FRAME_BYTES = 2**20
 
 
 class PromptStream:
@@ -68,6 +72,34 @@ def prompt_spec(prompt: pb.Prompt, position: int) -> PromptSpec:
         prior_rate=rate,
         prior_trials=trials,
     )
+
+
+def prompt_frames(run: Run) -> Iterator[pb.ExportRunResponse]:
+    """The pool as it is now, some prompts to a message; what is read later changes nothing any more."""
+    pool, features = run.pool, run.features()
+    prompts = list(zip(pool.prompt_ids, pool.texts, pool.domain_names, strict=True))
+    token_count, status = pool.token_count.copy(), pool.status.copy()
+    known = pool.embedding_row >= 0
+
+    def frames() -> Iterator[pb.ExportRunResponse]:
+        frame, size = pb.ExportRunResponse(), 0
+        for at, (prompt_id, text, domain) in enumerate(prompts):
+            prompt = pb.Prompt(prompt_id=prompt_id, text=text, domain=domain, token_count=int(token_count[at]))
+            if features.embeddings is not None and known[at]:
+                prompt.embedding = features.embeddings[at].astype("<f4").tobytes()
+            if features.prior_trials[at] > 0:
+                prompt.prior.pass_rate = float(features.prior_rate[at])
+                prompt.prior.trials = int(features.prior_trials[at])
+            row = pb.PromptRow(prompt=prompt, status=int(status[at]))  # type: ignore[arg-type]
+            size += row.ByteSize()
+            if frame.prompts and size > _FRAME_BYTES:
+                yield frame
+                frame, size = pb.ExportRunResponse(), row.ByteSize()
+            frame.prompts.append(row)
+        if frame.prompts:
+            yield frame
+
+    return frames()
 
 
 def _embedding(data: bytes, path: str) -> np.ndarray | None:

@@ -17,6 +17,7 @@ from selector.replay.replay_run import PushResult, Sample
 from selector.run import Run
 from selector.runs import Runs
 from selector.service import checks
+from selector.service.access import Access
 from selector.service.calls import Calls
 from selector.service.group_messages import group_columns
 from selector.service.lanes import Lanes
@@ -32,6 +33,10 @@ _FRAME_BYTES = 2**20
 _ROOM_BYTES = 2**16
 _MOST_SAMPLED = 1_000_000
 _LISTED = 10
+# Each is held, and answered, with what is wrong with it; tiny ones could otherwise fill the memory.
+_MOST_REFUSED = 10_000
+# A sound id fits; of one that is refused for its length, so much is enough.
+_LONGEST_ID = 300
 
 _ORDERS = {
     pb.SAMPLE_ORDER_UNSPECIFIED: SampleOrder.UNIFORM,
@@ -48,6 +53,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         runs: Runs,
         lanes: Lanes,
         limits: Limits,
+        access: Access,
         calls: Calls,
         observer: RpcObserver,
         monotonic: Callable[[], float],
@@ -56,6 +62,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         self._lanes = lanes
         self._limits = limits
         self._largest_group = limits.max_message_bytes - min(_ROOM_BYTES, limits.max_message_bytes // 8)
+        self.access = access
         self.calls = calls
         self.observer = observer
         self.monotonic = monotonic
@@ -155,9 +162,12 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
                     Reason.DRAINING, "the server is shutting down; nothing was consumed", retry_after_s=1.0
                 )
             awaited = [asyncio.ensure_future(event.wait()) for event in (change, self.calls.draining)]
-            await asyncio.wait(awaited, timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
-            for waiting in awaited:
-                waiting.cancel()
+            try:
+                await asyncio.wait(awaited, timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Also when the caller has gone: nobody else would end them.
+                for waiting in awaited:
+                    waiting.cancel()
             left = context.time_remaining()
             if left is not None and left <= 0:
                 raise ServiceError(
@@ -179,8 +189,14 @@ class _Push:
         self._seen = 0
 
     def check(self, run: Run, step: int, groups: list[pb.RolloutGroup]) -> None:
-        """Check the groups of one message."""
+        """Check the groups of one message.
+
+        Raises:
+            ServiceError: too many of the stream's groups are not sound for going on with the rest.
+        """
         for group in groups:
+            if len(self.refused) >= _MOST_REFUSED:
+                raise self.refusal()
             position = self._seen
             self._seen += 1
             try:
@@ -242,8 +258,8 @@ def _push_message(push: _Push, result: PushResult) -> pb.PushRolloutsResponse:
     for position, refusal, prompt_id, group_id in sorted(refused, key=lambda entry: entry[0]):
         answer.refused.add(
             index=position,
-            prompt_id=prompt_id,
-            group_id=group_id,
+            prompt_id=prompt_id[:_LONGEST_ID],
+            group_id=group_id[:_LONGEST_ID],
             reason=refusal.reason.name,
             field=refusal.field,
             description=refusal.description,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -20,13 +19,14 @@ from selector.run import Run
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
 from selector.service import checks
+from selector.service.access import Access
 from selector.service.answers import batch_message, explanation_message, outcome_frames, selection_frames
 from selector.service.calls import Calls
 from selector.service.config_messages import config_message, explicit_config
 from selector.service.lanes import Lanes, while_wanted
 from selector.service.limits import Limits
 from selector.service.pages import page_key, page_position, page_token
-from selector.service.prompt_messages import PromptStream
+from selector.service.prompt_messages import PromptStream, prompt_frames
 from selector.service.quality_messages import quality_message
 from selector.service.rpc import RpcObserver, streaming, unary
 from selector.service.run_messages import run_message
@@ -58,6 +58,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         lanes: Lanes,
         encoding: Executor,
         limits: Limits,
+        access: Access,
         calls: Calls,
         observer: RpcObserver,
         monotonic: Callable[[], float],
@@ -68,6 +69,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self._limits = limits
         # What ListRuns shows of a run that is too busy to be asked.
         self._listed: dict[str, run_pb2.Run] = {}
+        self.access = access
         self.calls = calls
         self.observer = observer
         self.monotonic = monotonic
@@ -79,7 +81,6 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         key = checks.request_key(request, "CreateRun")
         explicit = explicit_config(request.config)
-        self._limits.check_runs(run_id, self._runs)
         run, created = await self._lanes.run(run_id, lambda: self._runs.create(run_id, explicit, key), context)
         warnings = []
         if run.config.sampling is None:
@@ -89,6 +90,15 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         if run.config.estimator.name == "ATTENTION" and self.embedder.encoder is None:
             warnings.append(
                 "ATTENTION needs embeddings and the service has no encoder: send embeddings with the prompts"
+            )
+        misfit = None if self.embedder.encoder is None else run.adapter.misfit(self.embedder.encoder)
+        if misfit is not None:
+            warnings.append(f"{misfit}: send embeddings with the prompts, texts would be refused")
+        quotas = self._runs.ledger.quotas
+        if run.config.replay.capacity_groups > quotas.max_replay_groups:
+            warnings.append(
+                f"replay.capacity_groups is beyond the server's max_replay_groups={quotas.max_replay_groups}: from "
+                "there on pushes are refused"
             )
         message = await self._lanes.run(run_id, lambda: run_message(run))
         if not created and message.last_step >= 0:
@@ -108,7 +118,8 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     async def ListRuns(self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext) -> pb.ListRunsResponse:
         size = checks.between(request.page_size, 0, _MOST_LISTED, "page_size") or 100
         after = page_key("runs", request.page_token)
-        later = [run for run in self._runs.all() if run.row.run_id > after]
+        readable = self.access.readable(context)
+        later = [run for run in self._runs.all() if run.row.run_id > after and readable(run.row.run_id)]
         page = later[:size]
         await self._look_at(page, context)
         # A run that is busy shows what it showed last, or its id and configuration alone.
@@ -120,13 +131,9 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
 
     async def _look_at(self, runs: Sequence[Run], context: grpc.aio.ServicerContext) -> None:
         left = context.time_remaining()
-        tasks = {
-            run.row.run_id: asyncio.ensure_future(self._lanes.run(run.row.run_id, partial(run_message, run)))
-            for run in runs
-        }
-        if tasks:
-            await asyncio.wait(tasks.values(), timeout=_LISTING_BUDGET_S if left is None else left / 2)
-        self._listed.update({run_id: task.result() for run_id, task in tasks.items() if _succeeded(task)})
+        works = {run.row.run_id: partial(run_message, run) for run in runs}
+        looks = await self._lanes.look_at("listing", works, _LISTING_BUDGET_S if left is None else left / 2)
+        self._listed.update({run_id: look.result() for run_id, look in looks.items() if look.exception() is None})
 
     @unary
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext) -> pb.DeleteRunResponse:
@@ -142,9 +149,8 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         new_run_id = checks.run_id(request.new_run_id, "new_run_id")
         step = checks.step(request.step)
-        checks.request_id(request)
-        self._limits.check_runs(new_run_id, self._runs)
-        fork = await self._lanes.run(run_id, lambda: self._runs.fork(run_id, new_run_id, step), context)
+        key = checks.request_key(request, "ForkRun")
+        fork = await self._lanes.run(run_id, lambda: self._runs.fork(run_id, new_run_id, step, key), context)
         return pb.ForkRunResponse(run=await self._lanes.run(new_run_id, lambda: run_message(fork)))
 
     @unary
@@ -152,7 +158,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         step = checks.step(request.step)
         key = checks.request_key(request, "RewindRun")
-        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).rewind(step, key), context)
+        result = await self._lanes.run(run_id, lambda: self._runs.rewind(run_id, step, key), context)
         self._lanes.announce(run_id)
         return pb.RewindRunResponse(
             dropped_selections=result.dropped_selections,
@@ -181,10 +187,10 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         head = pb.RegisterPromptsRequest(run_id=first.run_id, replace=first.replace, request_id=first.request_id)
         key = checks.request_key(head, "RegisterPrompts", stream.digest())
         run = self._runs.get(first.run_id)
-        self._limits.check_prompts(run.pool.index, stream.specs)
+        run.check_room(stream.specs)
         prepared = await while_wanted(
             self._encoding,
-            lambda gone: prepare(run.config, run.row.space, run.pool, stream.specs, self.embedder, gone),
+            lambda gone: prepare(run.config, run.row.space, run.pool, stream.specs, self.embedder, gone, run.adapter),
         )
         replace = first.replace
         result = await self._lanes.run(
@@ -318,12 +324,12 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         kind = checks.choice(request, "kind")
         if kind == pb.EXPORT_KIND_UNSPECIFIED:
-            raise invalid("kind", "expected OUTCOMES or SELECTIONS; got UNSPECIFIED")
+            raise invalid("kind", "expected OUTCOMES, SELECTIONS or PROMPTS; got UNSPECIFIED")
         run = self._runs.get(run_id)
-        frames = (outcome_frames if kind == pb.EXPORT_KIND_OUTCOMES else selection_frames)(run, _EXPORT_ROWS)
+        if kind == pb.EXPORT_KIND_PROMPTS:
+            # The pool's columns are only steady within the lane.
+            frames = await self._lanes.run(run_id, lambda: prompt_frames(self._runs.get(run_id)), context)
+        else:
+            frames = (outcome_frames if kind == pb.EXPORT_KIND_OUTCOMES else selection_frames)(run, _EXPORT_ROWS)
         while (frame := await self._lanes.off_loop(lambda: next(frames, None))) is not None:
             yield frame
-
-
-def _succeeded(task: asyncio.Task[run_pb2.Run]) -> bool:
-    return task.done() and task.exception() is None

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
+from heapq import nsmallest
+from typing import TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
@@ -26,22 +28,35 @@ from selector.embedding.embedder import Embedder
 from selector.embedding.encoder import load_encoder
 from selector.embedding.metrics import EmbedderCollector
 from selector.embedding.store import EmbeddingStore
+from selector.mending import mend
 from selector.metric_families import RunMetrics
 from selector.metrics import Metrics, MetricsServer
+from selector.quotas import Quotas
 from selector.replay.store import ReplayStore
+from selector.run_adapter import RunAdapter
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
+from selector.service.access import Access
+from selector.service.addresses import split_address
 from selector.service.calls import Calls
+from selector.service.channel import channel_options
+from selector.service.exposure import check_exposure
 from selector.service.gate import Gate
 from selector.service.health import Health
+from selector.service.intake import Intake
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
 from selector.service.replay_servicer import ReplayServicer
 from selector.service.selector_servicer import SelectorServicer
+from selector.service.tls import ServerTls, tls_files
+from selector.service.tokens import Tokens
 from selector.settings import ServerSettings
 from selector.storage.database import Database
+from selector.storage.reserve import Reserve
 from selector.storage.runs import RunStore
+from selector.storage.snapshot_files import SnapshotFiles
 from selector.storage.state_dir import StateDirectory
+from selector.storage.watermark import Watermark
 from selector.v1 import replay_service_pb2, replay_service_pb2_grpc, selector_service_pb2, selector_service_pb2_grpc
 
 _log = logging.getLogger("selector.service")
@@ -64,6 +79,9 @@ _SCRAPE_BUDGET_S = 5.0
 _FLUSH_S = 1.0
 
 
+_Limiting = TypeVar("_Limiting", Limits, Quotas)
+
+
 class Server:
     """One server over one state directory; ``start``, then ``stop``."""
 
@@ -73,8 +91,12 @@ class Server:
         self._estimating = ThreadPoolExecutor(2, thread_name_prefix="selector-estimate")
         # The encoder takes one call at a time anyway, and must not keep all workers busy.
         self._encoding = ThreadPoolExecutor(1, thread_name_prefix="selector-encode")
-        self._gate = Gate(settings.tokens)
-        self._calls = Calls()
+        self._tokens = Tokens(settings.tokens, settings.token_file, time.time)
+        self._access = Access(self._tokens)
+        self._gate = Gate(self._access)
+        self._tls: ServerTls | None = None
+        self._limits = _of_settings(Limits, settings)
+        self._calls = Calls(self._limits)
         self._health = Health(_SERVICES)
         self._stores = ExitStack()
         self._server: grpc.aio.Server | None = None
@@ -89,7 +111,7 @@ class Server:
         Raises:
             ServiceError: the state directory cannot be used.
             EncoderError: the encoder cannot be loaded.
-            ValueError: an adapter cannot be loaded.
+            ValueError: an adapter, the tokens or the TLS files cannot be used, or strangers could get in.
             OSError: an address cannot be bound.
         """
         try:
@@ -97,6 +119,12 @@ class Server:
         except BaseException:
             await self._close()
             raise
+
+    def reload(self) -> None:
+        """Read tokens and TLS files again, changed or not; from now on they count, unless they cannot be used."""
+        self._tokens.refresh(force=True)
+        if self._tls is not None:
+            self._tls.refresh(force=True)
 
     async def stop(self) -> None:
         """Drain: refuse new calls, let those in flight finish within the grace time, close everything."""
@@ -110,25 +138,38 @@ class Server:
 
     async def _start(self) -> None:
         settings = self._settings
+        check_exposure(settings)
+        self._tokens.load()
         # Estimates are made of products too small for several threads, which would only spin and wait for each other;
         # and with one thread sums have one order. The encoder has threads of its own.
         threadpool_limits(1, user_api="blas")
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self._blocking, time.time)
-        database, replay, embeddings = await self._lanes.off_loop(self._open_stores)
+        database, replay, embeddings, snapshots = await self._lanes.off_loop(self._open_stores)
         adapters = {name: Adapter.load(path) for name, path in settings.adapters.items()}
         self._runs = Runs(
             RunStore(database),
             replay,
             embeddings,
+            snapshots,
             adapters,
             settings.rewind_window_steps,
+            settings.snapshot_groups,
             self._estimating,
             time.monotonic,
             time.time,
+            _of_settings(Quotas, settings),
+            self._reserve,
         )
-        self._metrics = Metrics(CollectorRegistry(), self._run_metrics, settings.metrics_max_runs, methods=_METHODS)
-        self._gate.unknown_method = lambda method: self._metrics.observe_rpc(method, "UNIMPLEMENTED", 0.0)
+        self._stores.callback(self._runs.close)
+        self._metrics = Metrics(
+            CollectorRegistry(),
+            self._run_metrics,
+            settings.metrics_max_runs,
+            methods=_METHODS,
+            run_ids=lambda: [run.row.run_id for run in self._runs.all()],
+        )
+        self._gate.turned_away = lambda method, code: self._metrics.observe_rpc(method, code, 0.0)
         selector = await self._listen()
         # Loading an encoder takes seconds, which the port need not wait for.
         if settings.encoder != "none":
@@ -136,9 +177,14 @@ class Server:
         encoder = await self._lanes.off_loop(
             lambda: load_encoder(settings.encoder, settings.device, threads=settings.encoder_threads or None)
         )
+        for name, adapter in adapters.items():
+            misfit = None if encoder is None else RunAdapter(name, adapter).misfit(encoder)
+            if misfit is not None:
+                _log.warning("%s: only runs whose prompts come with embeddings can use it", misfit)
         selector.embedder = Embedder(encoder, embeddings)
         self._metrics.registry.register(EmbedderCollector(selector.embedder))
         await self._lanes.off_loop(self._runs.open)
+        await self._lanes.off_loop(lambda: mend(self._runs.all(), embeddings, selector.embedder))
         if settings.metrics_listen:
             host, port = split_address(settings.metrics_listen)
             try:
@@ -149,14 +195,20 @@ class Server:
         self._gate.ready = True
         await self._health.serve()
 
-    def _open_stores(self) -> tuple[Database, ReplayStore, EmbeddingStore]:
+    def _open_stores(self) -> tuple[Database, ReplayStore, EmbeddingStore, SnapshotFiles]:
         directory = StateDirectory(self._settings.state_dir)
         self._stores.callback(directory.close)
-        database = Database(directory.database)
+        watermark = Watermark(directory.watermark)
+        self._stores.callback(watermark.close)
+        self._reserve = reserve = Reserve(directory.reserve, self._settings.reserve_bytes)
+        # Opening takes a little space too, which a full disk has only here.
+        database = reserve.spend(lambda: Database(directory.database, watermark))
         self._stores.callback(database.close)
-        replay = ReplayStore(directory.replay, self._settings.replay_map_bytes)
+        map_bytes = self._settings.replay_map_bytes
+        replay = reserve.spend(lambda: ReplayStore(directory.replay, map_bytes, watermark))
         self._stores.callback(replay.close)
-        return database, replay, EmbeddingStore(directory.embeddings)
+        embeddings = EmbeddingStore(directory.embeddings, self._settings.max_total_embedding_bytes)
+        return database, replay, embeddings, SnapshotFiles(directory.snapshots)
 
     async def _close(self) -> None:
         """Let go of everything that was opened; calls still in flight are ended."""
@@ -170,26 +222,28 @@ class Server:
 
     async def _listen(self) -> SelectorServicer:
         settings = self._settings
-        limits = Limits(settings.max_runs, settings.max_prompts, settings.max_stream_bytes, settings.max_message_bytes)
-        options = [
-            ("grpc.max_receive_message_length", settings.max_message_bytes),
-            ("grpc.max_send_message_length", -1),
-            # Two servers on one port would share its callers between two states.
-            ("grpc.so_reuseport", 0),
-        ]
-        self._server = server = grpc.aio.server(interceptors=[self._gate], options=options)
+        limits = self._limits
+        intake = Intake(self._calls, self._metrics)
+        self._server = server = grpc.aio.server(interceptors=[self._gate, intake], options=channel_options(settings))
         selector = SelectorServicer(
-            self._runs, self._lanes, self._encoding, limits, self._calls, self._metrics, time.monotonic
+            self._runs, self._lanes, self._encoding, limits, self._access, self._calls, self._metrics, time.monotonic
         )
-        replay = ReplayServicer(self._runs, self._lanes, limits, self._calls, self._metrics, time.monotonic)
+        replay = ReplayServicer(
+            self._runs, self._lanes, limits, self._access, self._calls, self._metrics, time.monotonic
+        )
         selector_service_pb2_grpc.add_SelectorServiceServicer_to_server(selector, server)
         replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(replay, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection([*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
         await self._health.load()
         host, port = split_address(settings.listen)
+        credentials = self._credentials()
         try:
-            bound = server.add_insecure_port(f"{host}:{port}")
+            bound = (
+                server.add_insecure_port(f"{host}:{port}")
+                if credentials is None
+                else server.add_secure_port(f"{host}:{port}", credentials)
+            )
         except RuntimeError as error:
             # gRPC does not say which; its own log line does.
             reason = "it is in use, or no address of this machine"
@@ -198,26 +252,30 @@ class Server:
         await server.start()
         return selector
 
+    def _credentials(self) -> grpc.ServerCredentials | None:
+        settings = self._settings
+        files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        if files is None:
+            return None
+        self._tls = ServerTls(files, time.time)
+        return self._tls.credentials()
+
     def _run_metrics(self) -> Iterable[RunMetrics]:
-        """Figures of all runs, for the scraping thread; a busy run shows what it showed last."""
+        """Figures of the runs shown, for the scraping thread; a busy run shows what it showed last."""
         return asyncio.run_coroutine_threadsafe(self._gather_metrics(), self._loop).result()
 
     async def _gather_metrics(self) -> list[RunMetrics]:
-        runs = {run.row.run_id: run for run in self._runs.all()}
-        tasks = {
-            run_id: asyncio.ensure_future(
-                self._lanes.run(run_id, partial(run_metrics, run, self._lanes.last_used(run_id)))
-            )
-            for run_id, run in runs.items()
-        }
-        if tasks:
-            await asyncio.wait(tasks.values(), timeout=_SCRAPE_BUDGET_S)
-        for run_id, task in tasks.items():
-            if task.done() and task.exception() is None:
-                self._scraped[run_id] = task.result()
-            elif task.done():
-                _log.error("metrics of run %s failed", run_id, exc_info=task.exception())
-        self._scraped = {run_id: self._scraped[run_id] for run_id in runs if run_id in self._scraped}
+        used = self._lanes.last_used
+        shown = nsmallest(
+            self._settings.metrics_max_runs, self._runs.all(), key=lambda run: (-used(run.row.run_id), run.row.run_id)
+        )
+        works = {run.row.run_id: partial(run_metrics, run, used(run.row.run_id)) for run in shown}
+        for run_id, look in (await self._lanes.look_at("metrics", works, _SCRAPE_BUDGET_S)).items():
+            if look.exception() is None:
+                self._scraped[run_id] = look.result()
+            else:
+                _log.error("metrics of run %s failed", run_id, exc_info=look.exception())
+        self._scraped = {run_id: self._scraped[run_id] for run_id in works if run_id in self._scraped}
         return list(self._scraped.values())
 
     def describe(self) -> dict[str, object]:
@@ -228,13 +286,6 @@ class Server:
         return shown
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT as host and port; IPv6 hosts stand in brackets.
-
-    Raises:
-        ValueError: it is not HOST:PORT.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"expected HOST:PORT with a port in [0, 65535]; got {address!r}")
-    return host, int(port)
+def _of_settings(kind: type[_Limiting], settings: ServerSettings) -> _Limiting:
+    """The limits that the settings hold under the same names."""
+    return kind(**{field.name: getattr(settings, field.name) for field in fields(kind)})

@@ -24,6 +24,8 @@ _LONGEST_MESSAGE_ENCODED = 1500
 _LONGEST_FIELD_BYTES = 100
 _LONGEST_DESCRIPTION_BYTES = 150
 _MOST_VIOLATIONS = 10
+# An id, the longest of what is told by name.
+_LONGEST_VALUE_BYTES = 256
 _CUT = "…"
 
 
@@ -48,7 +50,8 @@ def trailing_metadata(error: ServiceError) -> tuple[tuple[str, bytes], ...]:
                 description=_shortened(violation.description, _LONGEST_DESCRIPTION_BYTES, _utf8_size),
             )
         details.append(_pack("BadRequest", bad))
-    info = details_pb.ErrorInfoDetail(reason=error.reason.name, domain=ERROR_DOMAIN, metadata=error.metadata)
+    metadata = {key: _shortened(value, _LONGEST_VALUE_BYTES, _utf8_size) for key, value in error.metadata.items()}
+    info = details_pb.ErrorInfoDetail(reason=error.reason.name, domain=ERROR_DOMAIN, metadata=metadata)
     details.append(_pack("ErrorInfo", info))
     if error.retry_after_s is not None:
         fraction, whole = math.modf(error.retry_after_s)

@@ -7,9 +7,10 @@ A failed transaction leaves nothing behind and raises STORAGE_FAILED, and the ne
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from selector import __version__
 from selector.errors import ServiceError
+from selector.storage.watermark import Store, Watermark
 from selector.v1.reasons import Reason
 
 _log = logging.getLogger("selector.storage")
@@ -28,29 +31,50 @@ _BUSY_TIMEOUT_MS = 30_000
 
 _CONNECTIONS_KEPT = 8
 
+# SQLite's user_version, which counts the transactions from 1, is a number of 31 bits. 0 = nobody counted.
+_NUMBERS = 2**31 - 1
+
+# Files up to this size are checked wholly at every start: about a second.
+_CHECKED_BYTES = 256 << 20
+
+_MIGRATIONS = "selector:storage/migrations"
+
 
 class Database:
     """Connections to the state database."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watermark: Watermark | None = None) -> None:
         """Open or create the database and migrate it to the newest schema.
 
+        Args:
+            watermark: tells whether the newest transactions are missing; None = nobody knows.
+
         Raises:
-            ServiceError: STORAGE_FAILED when the file cannot be opened or written.
+            ServiceError: STORAGE_FAILED when the file cannot be opened or written, or is damaged.
         """
         self.path = path
+        self._watermark = watermark
+        # Transactions so far, as SQLite keeps them with the content.
+        self._number = 0
         # One process has the directory, so turns can be taken here, where waiting has no time limit.
         self._writing = threading.Lock()
         # No transaction outlasts a call into this module's users, so there are no more connections than threads.
         self._engine = sa.create_engine(
             f"sqlite:///{path}",
             connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT_MS / 1000},
+            # Errors, and so the log, must not quote what prompts say.
+            hide_parameters=True,
             pool_size=_CONNECTIONS_KEPT,
             max_overflow=-1,
         )
         sa.event.listen(self._engine, "connect", _configure)
         sa.event.listen(self._engine, "begin", _begin)
-        self._migrate()
+        try:
+            self._check()
+            self._migrate()
+        except (sa.exc.DatabaseError, sqlite3.Error) as error:
+            cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+            raise ServiceError(Reason.STORAGE_FAILED, f"cannot use state database {path}: {cause}") from error
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
@@ -58,8 +82,19 @@ class Database:
 
         Blocks must not be nested, and must not wait for anything but the database.
         """
-        with self._writing, self._transaction(write=True) as connection:
-            yield connection
+        with self._writing:
+            number = self._number % _NUMBERS + 1
+            try:
+                with self._transaction(write=True) as connection:
+                    yield connection
+                    connection.exec_driver_sql(f"PRAGMA user_version = {number}")
+            except ServiceError as error:
+                if error.reason is Reason.STORAGE_FAILED:
+                    self._overwrite()
+                raise
+            self._number = number
+            if self._watermark is not None:
+                self._watermark.advance(Store.DATABASE, number)
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -84,30 +119,85 @@ class Database:
                 _log.error("a transaction failed for a reason that trying again may not mend", exc_info=error)
             raise _storage_failed(error) from error
 
+    def _overwrite(self) -> None:
+        """Write over a transaction that failed: when its flush was what failed, the log holds it whole.
+
+        After a crash SQLite would take it for one that was acknowledged.
+        """
+        with suppress(ServiceError), self._transaction(write=True) as connection:
+            connection.exec_driver_sql(f"PRAGMA user_version = {self._number}")
+
+    def _check(self) -> None:
+        """Refuse a file that is damaged, or has lost transactions; a large one is not read to its end for that."""
+        there = self.path.exists() and self.path.stat().st_size > 0
+        with self._engine.connect() as connection:
+            if there and self.path.stat().st_size <= _CHECKED_BYTES:
+                found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+                if found != "ok":
+                    what = " ".join(str(found).split())
+                    raise ServiceError(
+                        Reason.STORAGE_FAILED, f"state database {self.path} is damaged ({what}); restore a backup"
+                    )
+            self._number = int(connection.exec_driver_sql("PRAGMA user_version").scalar() or 0)
+        if self._watermark is not None:
+            behind = transactions_lost(self._watermark.mark(Store.DATABASE), self._number)
+            self._watermark.check(Store.DATABASE, behind, self.path)
+
     def _migrate(self) -> None:
-        config = Config()
-        config.set_main_option("script_location", "selector:storage/migrations")
+        config = _migrations()
         # Alembic's own progress lines say nothing a user of the service can act on.
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        try:
-            with self._engine.connect().execution_options(write=True) as connection:
-                config.attributes["connection"] = connection
-                _refuse_newer_schema(connection, config)
-                command.upgrade(config, "head")
-                connection.commit()
-        except sa.exc.DatabaseError as error:
-            raise ServiceError(Reason.STORAGE_FAILED, f"cannot use state database {self.path}: {error.orig}") from error
+        # One transaction from the look at the schema to the last statement: an upgrade that is cut short leaves the old
+        # schema.
+        with self._engine.connect().execution_options(write=True) as connection:
+            config.attributes["connection"] = connection
+            found = _schema(connection)
+            if found is not None:
+                check_schema_known(found)
+            command.upgrade(config, "head")
+            connection.commit()
 
 
-def _refuse_newer_schema(connection: sa.Connection, config: Config) -> None:
-    if not sa.inspect(connection).has_table("alembic_version"):
-        return
-    found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
+def transactions_lost(mark: int, number: int) -> int:
+    """Transactions between the number of the newest one there is and that of the newest one there was, 0 = unknown."""
+    if not mark:
+        return 0
+    ahead = (mark - number) % _NUMBERS
+    # The count starts over at some time; nothing loses half of all numbers.
+    return ahead if ahead < _NUMBERS // 2 else 0
+
+
+def newest_schema() -> str:
+    """The schema that this version of the service writes."""
+    return ScriptDirectory.from_config(_migrations()).get_current_head() or ""
+
+
+def check_schema_known(found: str) -> None:
+    """Refuse a schema that this version cannot read.
+
+    Raises:
+        ServiceError: STORAGE_FAILED, naming both versions.
+    """
+    known = {script.revision for script in ScriptDirectory.from_config(_migrations()).walk_revisions()}
+    if found not in known:
         raise ServiceError(
-            Reason.STORAGE_FAILED, f"the state database has schema {found}, written by a newer version of the service"
+            Reason.STORAGE_FAILED,
+            f"the state database has schema {found or 'none'!r}, written by a newer version of the service; this "
+            f"version, {__version__}, knows schemas up to {newest_schema()!r}",
         )
+
+
+def _migrations() -> Config:
+    config = Config()
+    config.set_main_option("script_location", _MIGRATIONS)
+    return config
+
+
+def _schema(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    return None if found is None else str(found)
 
 
 def _configure(connection: Any, _record: Any) -> None:

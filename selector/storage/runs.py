@@ -18,6 +18,7 @@ from selector.errors import ServiceError
 from selector.events import EventRow
 from selector.pool import PromptRecord
 from selector.storage import tables
+from selector.storage.checksums import STATUSES, check_row, prompt_checksum, row_checksum
 from selector.storage.database import Database
 from selector.v1.reasons import Reason
 
@@ -29,6 +30,10 @@ _REQUESTS_KEPT = 12_000
 _REQUESTS_SPARE = 1000
 
 _EVENTS_PER_PAGE = 128
+# A deleted run is removed in pieces of so many rows.
+_ROWS_PER_PIECE = 2000
+# What the id of a deleted run becomes until it is removed; no run can have such an id.
+_GONE = "deleted:"
 _PROMPTS_PER_INSERT = 10_000
 
 
@@ -60,15 +65,24 @@ class AnsweredRequest:
     step: int | None
 
 
-_RUN_COLUMNS = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
-_EVENT_COLUMNS = [tables.events.c[name] for name in EventRow.__dataclass_fields__]
+_PIECES = (
+    (tables.prompts, tables.prompts.c.idx),
+    (tables.events, tables.events.c.seq),
+    (tables.requests, tables.requests.c.id),
+)
+
+_RUN_COLUMNS = [tables.runs.c[name] for name in (*RunRow.__dataclass_fields__, "ready", "checksum")]
+_EVENT_COLUMNS = [tables.events.c[name] for name in (*EventRow.__dataclass_fields__, "checksum")]
+_REQUEST_COLUMNS = [tables.requests.c[name] for name in (*AnsweredRequest.__dataclass_fields__, "checksum")]
 
 _PROMPT_FIELDS = tuple(PromptRecord.__dataclass_fields__)
 _prompt_values = attrgetter(*_PROMPT_FIELDS)
+_PRIOR_RATE, _STATUS = _PROMPT_FIELDS.index("prior_rate"), _PROMPT_FIELDS.index("status")
 
 # As text, since SQLAlchemy takes several times as long to prepare the values of a row as SQLite to insert it.
 _PUT_PROMPT = (
-    f"INSERT OR REPLACE INTO prompts (run, idx, {', '.join(_PROMPT_FIELDS)}) VALUES (?, ?{', ?' * len(_PROMPT_FIELDS)})"
+    f"INSERT OR REPLACE INTO prompts (run, idx, {', '.join(_PROMPT_FIELDS)}, checksum) "
+    f"VALUES (?, ?{', ?' * len(_PROMPT_FIELDS)}, ?)"
 )
 
 
@@ -84,16 +98,23 @@ class Transaction:
     def insert_run(self, row: RunRow, *, ready: bool = True) -> int:
         """Insert a run under a fresh internal id, which is returned; ``row.id`` is ignored."""
         values = {name: getattr(row, name) for name in RunRow.__dataclass_fields__ if name != "id"}
-        result = self._connection.execute(tables.runs.insert().values(**values, ready=ready))
+        checksum = row_checksum([*values.values(), ready])
+        result = self._connection.execute(tables.runs.insert().values(**values, ready=ready, checksum=checksum))
         return _inserted(result)
 
     def update_run(self, run: int, **values: object) -> None:
         """Change columns of a run."""
-        self._connection.execute(tables.runs.update().where(tables.runs.c.id == run).values(**values))
+        this = tables.runs.c.id == run
+        self._connection.execute(tables.runs.update().where(this).values(**values))
+        row = self._connection.execute(sa.select(*_RUN_COLUMNS).where(this)).one()
+        self._connection.execute(tables.runs.update().where(this).values(checksum=row_checksum(row[1:-1])))
 
     def delete_run(self, run: int, run_id: str, request_id: str) -> None:
-        """Delete a run with everything in it; the request is remembered if it has an id."""
-        self._connection.execute(tables.runs.delete().where(tables.runs.c.id == run))
+        """Make a run gone, with everything in it; the request is remembered if it has an id.
+
+        That takes next to no space. What the run held is removed by ``RunStore.drop_unfinished``.
+        """
+        self.update_run(run, ready=False, run_id=f"{_GONE}{run}")
         if request_id:
             deletions = tables.deletions
             inserted = _inserted(
@@ -105,7 +126,10 @@ class Transaction:
         """Insert prompts, or replace the rows that exist, by index."""
         # SQLite stores NaN as NULL, which is how "no prior" is read back.
         for start in range(0, len(records), _PROMPTS_PER_INSERT):
-            rows = [(run, idx, *_prompt_values(r)) for idx, r in records[start : start + _PROMPTS_PER_INSERT]]
+            rows = [
+                (run, idx, *(values := _prompt_values(r)), _checksum_of_prompt(idx, values))
+                for idx, r in records[start : start + _PROMPTS_PER_INSERT]
+            ]
             self._connection.exec_driver_sql(_PUT_PROMPT, rows)
 
     def set_prompt_status(self, run: int, indices: Sequence[int], status: int) -> None:
@@ -115,14 +139,15 @@ class Transaction:
         statement = (
             tables.prompts.update()
             .where(tables.prompts.c.run == run, tables.prompts.c.idx == sa.bindparam("at"))
-            .values(status=status)
+            .values(status=status, checksum=sa.text(f"checksum / {STATUSES} * {STATUSES} + {int(status)}"))
         )
         self._connection.execute(statement, [{"at": int(i)} for i in indices])
 
     def append_event(self, run: int, event: EventRow) -> None:
         """Append an event to the run's log."""
         values = {name: getattr(event, name) for name in EventRow.__dataclass_fields__}
-        self._connection.execute(tables.events.insert().values(run=run, **values))
+        checksum = row_checksum(list(values.values()))
+        self._connection.execute(tables.events.insert().values(run=run, **values, checksum=checksum))
 
     def drop_events(self, run: int, step: int) -> dict[str, int]:
         """Drop events of step >= the given step and forget their requests; counts of dropped events by kind."""
@@ -138,7 +163,8 @@ class Transaction:
         """Remember an applied request; the oldest are forgotten beyond what is promised."""
         requests = tables.requests
         values = {name: getattr(answered, name) for name in AnsweredRequest.__dataclass_fields__}
-        self._connection.execute(requests.insert().values(run=run, **values))
+        checksum = row_checksum(list(values.values()))
+        self._connection.execute(requests.insert().values(run=run, **values, checksum=checksum))
         # Unknown for a run that is written to for the first time since the store was opened.
         spare = self._spare.get(run, 0)
         if spare == 0:
@@ -194,29 +220,49 @@ class RunStore:
             raise
 
     def drop_unfinished(self) -> None:
-        """Delete runs whose creation was interrupted."""
+        """Remove what is left of deleted runs, and of runs whose creation was interrupted.
+
+        It is removed piece by piece: other writers get their turn, and the write-ahead log stays small.
+        """
+        with self._database.read() as connection:
+            statement = sa.select(*_RUN_COLUMNS).where(tables.runs.c.ready.is_(False))
+            unfinished = [_run_row(row).id for row in connection.execute(statement)]
+        for run in unfinished:
+            for table, key in _PIECES:
+                while self._drop_piece(run, table, key):
+                    pass
+            with self._database.write() as connection:
+                connection.execute(tables.runs.delete().where(tables.runs.c.id == run))
+
+    def _drop_piece(self, run: int, table: sa.Table, key: sa.Column[Any]) -> bool:
+        piece = sa.select(key).where(table.c.run == run).limit(_ROWS_PER_PIECE)
         with self._database.write() as connection:
-            connection.execute(tables.runs.delete().where(tables.runs.c.ready.is_(False)))
+            dropped = connection.execute(table.delete().where(table.c.run == run, key.in_(piece)))
+        return dropped.rowcount == _ROWS_PER_PIECE
 
     def runs(self) -> list[RunRow]:
         """All runs by id."""
-        statement = sa.select(*_RUN_COLUMNS).where(tables.runs.c.ready.is_(True)).order_by(tables.runs.c.run_id)
+        # A damaged row must not pass for one of a run that is unfinished, so those are read as well.
+        statement = sa.select(*_RUN_COLUMNS).order_by(tables.runs.c.run_id)
         with self._database.read() as connection:
-            return [RunRow(*row) for row in connection.execute(statement)]
+            rows = connection.execute(statement).all()
+        return [found for row in rows if (found := _run_row(row)) and row.ready]
 
     def prompts(self, run: int) -> list[PromptRecord]:
         """The pool in order of registration."""
         c = tables.prompts.c
-        statement = sa.select(*(c[name] for name in _PROMPT_FIELDS)).where(c.run == run).order_by(c.idx)
+        columns = (c[name] for name in ("idx", *_PROMPT_FIELDS, "checksum"))
+        statement = sa.select(*columns).where(c.run == run).order_by(c.idx)
         with self._database.read() as connection:
             rows = connection.execute(statement).all()
-        return [_prompt_record(row) for row in rows]
+        return [_prompt_record(row[0], row[1:-1], row[-1]) for row in rows]
 
     def events(
         self,
         run: int,
         kinds: Sequence[str] | None = None,
         *,
+        after_seq: int = 0,
         before_seq: int | None = None,
         epoch: int | None = None,
     ) -> Iterator[EventRow]:
@@ -224,13 +270,14 @@ class RunStore:
 
         Args:
             kinds: of these kinds only.
+            after_seq: only events after this one.
             before_seq: only events before this one; None = also those that are appended meanwhile.
             epoch: the rewind epoch that the run is known to be in; None = the one it is in at the first page.
 
         Raises:
             ServiceError: HISTORY_CHANGED when the run was rewound or deleted meanwhile.
         """
-        after = 0
+        after = after_seq
         while True:
             found, page = self._event_page(run, kinds, after, before_seq)
             epoch = found if epoch is None else epoch
@@ -254,7 +301,7 @@ class RunStore:
         statement = statement.order_by(c.seq).limit(_EVENTS_PER_PAGE)
         with self._database.read() as connection:
             epoch = connection.scalar(sa.select(tables.runs.c.rewind_epoch).where(tables.runs.c.id == run))
-            return epoch, [EventRow(*row) for row in connection.execute(statement)]
+            return epoch, [_event_row(row) for row in connection.execute(statement)]
 
     def find_selection(self, run: int, step: int, purpose: int, round_: int) -> EventRow | None:
         """The selection that was answered for this key, if any."""
@@ -264,7 +311,7 @@ class RunStore:
         )
         with self._database.read() as connection:
             row = connection.execute(statement).first()
-        return None if row is None else EventRow(*row)
+        return None if row is None else _event_row(row)
 
     def find_deletion(self, request_id: str) -> str | None:
         """The id of the run that was deleted under this request id, if any."""
@@ -274,11 +321,14 @@ class RunStore:
 
     def find_request(self, run: int, request_id: str) -> AnsweredRequest | None:
         """The request that was applied under this id, if any."""
-        columns = [tables.requests.c[name] for name in AnsweredRequest.__dataclass_fields__]
-        statement = sa.select(*columns).where(tables.requests.c.run == run, tables.requests.c.request_id == request_id)
+        c = tables.requests.c
+        statement = sa.select(*_REQUEST_COLUMNS).where(c.run == run, c.request_id == request_id)
         with self._database.read() as connection:
             row = connection.execute(statement).first()
-        return None if row is None else AnsweredRequest(*row)
+        if row is None:
+            return None
+        check_row(row[-1], row_checksum(row[:-1]), f"the answer to request {request_id!r}")
+        return AnsweredRequest(*row[:-1])
 
 
 def history_changed() -> ServiceError:
@@ -289,11 +339,29 @@ def history_changed() -> ServiceError:
     )
 
 
-def _prompt_record(row: Sequence[Any]) -> PromptRecord:
+def _run_row(row: Sequence[Any]) -> RunRow:
+    check_row(row[-1], row_checksum(row[1:-1]), f"run {row[1]}")
+    return RunRow(*row[:-2])
+
+
+def _event_row(row: Sequence[Any]) -> EventRow:
+    found = EventRow(*row[:-1])
+    check_row(row[-1], row_checksum(row[:-1]), f"event {found.seq} ({found.kind}) of step {found.step}")
+    return found
+
+
+def _prompt_record(idx: int, row: Sequence[Any], checksum: int | None) -> PromptRecord:
+    check_row(checksum, _checksum_of_prompt(idx, row), f"prompt {row[0]!r}")
     values = list(row)
-    rate = _PROMPT_FIELDS.index("prior_rate")
-    values[rate] = np.nan if values[rate] is None else values[rate]
+    values[_PRIOR_RATE] = np.nan if values[_PRIOR_RATE] is None else values[_PRIOR_RATE]
     return PromptRecord(*values)
+
+
+def _checksum_of_prompt(idx: int, values: Sequence[Any]) -> int:
+    """``values`` as they are stored, or as they are put: SQLite stores NaN as NULL."""
+    rate = values[_PRIOR_RATE]
+    stored = (*values[:_PRIOR_RATE], None if rate is None or rate != rate else rate, *values[_PRIOR_RATE + 1 : _STATUS])
+    return prompt_checksum(idx, (*stored, *values[_STATUS + 1 :]), values[_STATUS])
 
 
 def _inserted(result: sa.CursorResult[Any]) -> int:

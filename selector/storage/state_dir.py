@@ -9,20 +9,30 @@ from pathlib import Path
 from selector.errors import ServiceError
 from selector.v1.reasons import Reason
 
+# Names what a backup holds, so it is there in a backup and in no state directory.
+BACKUP_MANIFEST = "backup.json"
+
 
 class StateDirectory:
     """An open, locked state directory.
 
-    Layout: ``state.db`` (SQLite), ``embeddings/`` (memory-mapped vectors), ``replay/`` (LMDB), ``lock``.
+    Layout: ``state.db`` (SQLite), ``embeddings/`` (memory-mapped vectors), ``replay/`` (LMDB),
+    ``snapshots/`` (folded states, which may be deleted while no server runs), ``lock``.
     """
 
     def __init__(self, path: Path) -> None:
         """Create the directory if needed and lock it.
 
         Raises:
-            ServiceError: STORAGE_FAILED when it cannot be created, or another process has it.
+            ServiceError: STORAGE_FAILED when it cannot be created, another process has it, or it is a backup.
         """
         self.path = path
+        if (path / BACKUP_MANIFEST).exists():
+            # Served, it would no longer be what it says.
+            raise ServiceError(
+                Reason.STORAGE_FAILED,
+                f"{path} is a backup; make a state directory of it with `selector restore {path} DIR`",
+            )
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -53,6 +63,21 @@ class StateDirectory:
     def replay(self) -> Path:
         """Directory of the replay store."""
         return self.path / "replay"
+
+    @property
+    def snapshots(self) -> Path:
+        """Directory of snapshots."""
+        return self.path / "snapshots"
+
+    @property
+    def reserve(self) -> Path:
+        """File of the space that is kept back for deleting."""
+        return self.path / "reserve"
+
+    @property
+    def watermark(self) -> Path:
+        """File that tells how far the stores have got."""
+        return self.path / "watermark"
 
     def close(self) -> None:
         """Release the lock."""

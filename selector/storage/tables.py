@@ -2,6 +2,7 @@
 
 A run's state is a fold of its ``events``, in order of ``seq``. Pools are kept as rows, since they belong to no step.
 ``requests`` remembers which request_id was answered with what, so that a repeated request is applied once.
+``checksum`` is that of the row (``selector.storage.checksums``), NULL in rows that are older than checksums.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ runs = sa.Table(
     sa.Column("rewind_step", sa.BigInteger, nullable=False),
     sa.Column("forked_from", sa.Text, nullable=False),
     sa.Column("forked_at", sa.BigInteger, nullable=False),
+    sa.Column("checksum", sa.BigInteger, nullable=True),
     sqlite_autoincrement=True,
 )
 
@@ -46,6 +48,7 @@ prompts = sa.Table(
     sa.Column("prior_trials", sa.Integer, nullable=False),
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("status_reason", sa.Text, nullable=False),
+    sa.Column("checksum", sa.BigInteger, nullable=True),
     sqlite_with_rowid=False,
 )
 
@@ -63,6 +66,7 @@ events = sa.Table(
     sa.Column("fingerprint", sa.LargeBinary, nullable=False),
     sa.Column("columns", sa.LargeBinary, nullable=False),
     sa.Column("meta", sa.Text, nullable=False),
+    sa.Column("checksum", sa.BigInteger, nullable=True),
     sqlite_with_rowid=False,
 )
 sa.Index("events_step", events.c.run, events.c.step)
@@ -87,6 +91,7 @@ requests = sa.Table(
     sa.Column("response", sa.LargeBinary, nullable=False),
     # The step the request belonged to; forgotten with it by a rewind.
     sa.Column("step", sa.BigInteger, nullable=True),
+    sa.Column("checksum", sa.BigInteger, nullable=True),
     sqlite_autoincrement=True,
 )
 sa.Index("requests_key", requests.c.run, requests.c.request_id, unique=True)

@@ -28,10 +28,11 @@ from tqdm import tqdm
 
 import selector
 from clients import SelectorClient, SelectorError
+from selector.picture_style import LIGHT
 from selector.testbed import table
 from selector.testbed.arms import ARMS, PAPER, Arm
 from selector.testbed.experiment import ExperimentConfig, prepare_run, run_arm
-from selector.testbed.pictures import LIGHT, difficulty_picture, learning_picture
+from selector.testbed.pictures import difficulty_picture, learning_picture
 from selector.testbed.pretrain import PretrainConfig, load_or_pretrain
 from selector.testbed.record import ArmRun
 from selector.testbed.report import render, verdict

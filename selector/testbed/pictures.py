@@ -5,18 +5,14 @@ Colours are Okabe and Ito's, safe for colour-blind readers; arms also differ in 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
-from matplotlib.figure import Figure
 
+from selector.picture_style import LIGHT, Theme, blank, dress, written
 from selector.testbed.record import ArmRun
-
-_DPI = 200
 
 
 @dataclass(frozen=True)
@@ -35,23 +31,9 @@ _STYLES = {
 }
 
 
-@dataclass(frozen=True)
-class Theme:
-    """Colours of everything that is not data."""
-
-    name: str
-    background: str
-    ink: str
-    faint: str
-
-
-LIGHT = Theme("light", "#ffffff", "#1f2328", "#d0d7de")
-DARK = Theme("dark", "#161b22", "#e6edf3", "#3d444d")
-
-
 def learning_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
     """Held-out accuracy against rollouts, one line per arm: mean over seeds, lowest and highest as a band."""
-    figure = _figure(5.6, 4.3, theme)
+    figure = blank(5.6, 4.3, theme)
     axes = figure.add_subplot()
     for arm in _arms(runs):
         style = _STYLES[arm]
@@ -92,7 +74,7 @@ def learning_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
         loc="left",
         color=theme.ink,
     )
-    _dress(axes, theme)
+    dress(axes, theme)
     figure.legend(
         *axes.get_legend_handles_labels(),
         loc="outside lower center",
@@ -103,13 +85,13 @@ def learning_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
         handlelength=2.6,
         columnspacing=1.4,
     )
-    return _png(figure)
+    return written(figure)
 
 
 def difficulty_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
     """Predicted against true difficulty of the prompts chosen, one panel per arm; the oracle needs none."""
     arms = [arm for arm in _arms(runs) if arm != "oracle"]
-    figure = _figure(5.6, 2.3, theme)
+    figure = blank(5.6, 2.3, theme)
     panels = figure.subplots(1, max(1, len(arms)), sharex=True, sharey=True, squeeze=False)[0]
     edges = np.linspace(0.0, 1.0, 26)
     counts = {}
@@ -134,14 +116,14 @@ def difficulty_picture(runs: Sequence[ArmRun], theme: Theme) -> bytes:
         axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
         axes.set_aspect("equal")
         axes.set_xlabel("predicted difficulty")
-        _dress(axes, theme)
+        dress(axes, theme)
     panels[0].set_ylabel("true difficulty")
     if mesh is not None:
         bar = figure.colorbar(mesh, ax=list(panels), shrink=0.7, pad=0.02, format="%g")
         bar.set_label("prompts chosen", color=theme.ink)
         bar.ax.tick_params(colors=theme.ink, which="both")
         bar.outline.set_visible(False)
-    return _png(figure)
+    return written(figure)
 
 
 def _arms(runs: Sequence[ArmRun]) -> list[str]:
@@ -151,23 +133,3 @@ def _arms(runs: Sequence[ArmRun]) -> list[str]:
 
 def _colour(arm: str, theme: Theme) -> str:
     return _STYLES[arm].light if theme is LIGHT else _STYLES[arm].dark
-
-
-def _figure(width: float, height: float, theme: Theme) -> Figure:
-    return Figure(figsize=(width, height), dpi=_DPI, layout="constrained", facecolor=theme.background)
-
-
-def _dress(axes: Axes, theme: Theme) -> None:
-    axes.set_facecolor(theme.background)
-    axes.tick_params(colors=theme.ink, labelsize=9)
-    axes.xaxis.label.set_color(theme.ink)
-    axes.yaxis.label.set_color(theme.ink)
-    for side, spine in axes.spines.items():
-        spine.set_color(theme.faint)
-        spine.set_visible(side in ("left", "bottom"))
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()

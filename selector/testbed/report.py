@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from selector.picture_style import DARK, LIGHT
 from selector.testbed.arms import ARMS
-from selector.testbed.pictures import DARK, LIGHT, difficulty_picture, learning_picture
+from selector.testbed.pictures import difficulty_picture, learning_picture
 from selector.testbed.record import ArmRun, reached
 from selector.testbed.table import COLUMNS, EXPLANATION, by_arm, reached_text, rows
 

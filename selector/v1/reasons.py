@@ -39,13 +39,20 @@ class Reason(Enum):
     SAMPLING_DIFFERS = ("FAILED_PRECONDITION", "log-probs were made under other sampling settings than the run's")
     NO_ENCODER = ("FAILED_PRECONDITION", "texts cannot be embedded: the service runs without an encoder")
     UNKNOWN_ADAPTER = ("FAILED_PRECONDITION", "the server was not started with this adapter")
+    ADAPTER_MISMATCH = ("FAILED_PRECONDITION", "the run's adapter takes embeddings of another encoder or width")
     REWIND_BEYOND_HISTORY = ("FAILED_PRECONDITION", "replay groups needed to go back that far are gone")
+    EMBEDDINGS_DAMAGED = (
+        "FAILED_PRECONDITION",
+        "embeddings were damaged on disk; register their prompts again as they were",
+    )
     HISTORY_CHANGED = ("FAILED_PRECONDITION", "the run was rewound or deleted while its history was being read")
     QUOTA_EXCEEDED = ("RESOURCE_EXHAUSTED", "a limit of the run or of the server is reached")
+    OVERLOADED = ("RESOURCE_EXHAUSTED", "too much is under way at once; nothing was applied, try again")
     STARTING = ("UNAVAILABLE", "the server is still loading; try again")
     DRAINING = ("UNAVAILABLE", "the server is shutting down; try again")
     STORAGE_FAILED = ("UNAVAILABLE", "the state directory could not be written; nothing was applied")
     UNAUTHENTICATED = ("UNAUTHENTICATED", "the bearer token is missing or wrong")
     PERMISSION_DENIED = ("PERMISSION_DENIED", "the token may not do this")
     DEADLINE_EXCEEDED = ("DEADLINE_EXCEEDED", "the deadline passed; nothing was applied")
+    STREAM_IDLE = ("DEADLINE_EXCEEDED", "a caller neither sent nor took a message for too long; nothing was applied")
     INTERNAL = ("INTERNAL", "a defect of the service; nothing was applied")

@@ -16,6 +16,7 @@ BASIS_PRIOR: Basis
 BASIS_UNSPECIFIED: Basis
 DESCRIPTOR: _descriptor.FileDescriptor
 EXPORT_KIND_OUTCOMES: ExportKind
+EXPORT_KIND_PROMPTS: ExportKind
 EXPORT_KIND_SELECTIONS: ExportKind
 EXPORT_KIND_UNSPECIFIED: ExportKind
 PROMPT_STATUS_ACTIVE: PromptStatus
@@ -140,12 +141,14 @@ class ExportRunRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., kind: _Optional[_Union[ExportKind, str]] = ...) -> None: ...
 
 class ExportRunResponse(_message.Message):
-    __slots__ = ["outcomes", "selections"]
+    __slots__ = ["outcomes", "prompts", "selections"]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
     SELECTIONS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[OutcomeRow]
+    prompts: _containers.RepeatedCompositeFieldContainer[PromptRow]
     selections: _containers.RepeatedCompositeFieldContainer[SelectionRow]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[OutcomeRow, _Mapping]]] = ..., selections: _Optional[_Iterable[_Union[SelectionRow, _Mapping]]] = ...) -> None: ...
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[OutcomeRow, _Mapping]]] = ..., selections: _Optional[_Iterable[_Union[SelectionRow, _Mapping]]] = ..., prompts: _Optional[_Iterable[_Union[PromptRow, _Mapping]]] = ...) -> None: ...
 
 class ForkRunRequest(_message.Message):
     __slots__ = ["new_run_id", "request_id", "run_id", "step"]
@@ -338,6 +341,14 @@ class PromptOutcomes(_message.Message):
     prompt_id: str
     statuses: _containers.RepeatedScalarFieldContainer[RolloutStatus]
     def __init__(self, prompt_id: _Optional[str] = ..., outcomes: _Optional[_Iterable[float]] = ..., statuses: _Optional[_Iterable[_Union[RolloutStatus, str]]] = ...) -> None: ...
+
+class PromptRow(_message.Message):
+    __slots__ = ["prompt", "status"]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    prompt: Prompt
+    status: PromptStatus
+    def __init__(self, prompt: _Optional[_Union[Prompt, _Mapping]] = ..., status: _Optional[_Union[PromptStatus, str]] = ...) -> None: ...
 
 class ReferenceWeight(_message.Message):
     __slots__ = ["difficulty", "prompt_id", "weight"]

@@ -201,7 +201,7 @@ class SelectorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ExportRun(self, request, context):
-        """A run's recorded history as columns: reported groups, or selected prompts, in order.
+        """A run's recorded history in order, reported groups or selected prompts; or its pool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -150,7 +150,7 @@ def test_export_writes_what_the_client_returns(
     assert result.exit_code == 0, result.stderr
     outcomes = pq.read_table(tmp_path / "out" / "outcomes.parquet").to_pylist()
     expected = [
-        {"prompt_id": row.prompt_id, **vars(row.record), "outcomes": row.record.outcomes.tolist()}  # type: ignore[union-attr]
+        {"prompt_id": row.prompt_id, **vars(row.record), "outcomes": row.record.outcomes.tolist()}
         for row in client.export("outcomes")
     ]
     assert outcomes == expected
@@ -168,6 +168,20 @@ def test_export_writes_what_the_client_returns(
         ("own_weight", found.own_weights),
     ):
         np.testing.assert_array_equal(predictions[name], values)
+    prompts = pq.read_table(tmp_path / "out" / "prompts.parquet").to_pylist()
+    assert [row["prompt_id"] for row in prompts] == list(PROMPTS)
+    for row, known in zip(prompts, client.export("prompts"), strict=True):
+        assert known.embedding is not None
+        assert row == {
+            "prompt_id": known.prompt_id,
+            "text": known.text,
+            "domain": known.domain,
+            "token_count": known.token_count,
+            "prior_rate": None,
+            "prior_trials": None,
+            "embedding": known.embedding.tolist(),
+            "status": known.status,
+        }
     assert f"{len(outcomes)} outcome groups, {len(selections)} selected prompts, 16 predictions" in result.stdout
 
 

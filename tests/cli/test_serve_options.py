@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from selector.cli.commands import cli
+from selector.grants import admin
 from selector.settings import ServerSettings
 from tests.cli.conftest import Invoke
 
@@ -113,6 +114,8 @@ def test_every_setting_has_an_option() -> None:
         ("workers: 2.5\n", "--workers"),
         ("workers: 0\n", "--workers"),
         ("workers: true\n", "workers"),
+        ("insecure: 1\n", "insecure"),
+        ("insecure: 'true'\n", "insecure"),
         ("workers: [2]\n", "workers"),
         ("workers: {a: 2}\n", "workers"),
         ("workers: 2020-01-01\n", "workers"),
@@ -191,7 +194,7 @@ def test_tokens_come_from_the_option_and_the_file(
 ) -> None:
     tokens = _write(tmp_path / "tokens", "\n first \n\nsecond\n")
     assert invoke("serve", "--token", "third", "--token-file", tokens).exit_code == 0
-    assert set(started[0].tokens) == {"first", "second", "third"}
+    assert (started[0].tokens, started[0].token_file) == ((admin("third"),), tokens)
 
 
 def test_a_token_file_without_a_token_is_a_usage_error(
@@ -221,3 +224,30 @@ def test_every_option_of_the_service_has_a_variable(command: str) -> None:
     named = {p.name: p.envvar for p in cli.commands[command].params if p.name}
     assert all(str(variable).startswith("SELECTOR_") for variable in named.values()), named
     assert len(set(named.values())) == len(named)
+
+
+def test_a_flag_in_the_file_is_true_or_false(invoke: Invoke, started: list[ServerSettings], tmp_path: Path) -> None:
+    for value in (True, False):
+        config = _write(tmp_path / "selector.yaml", {"insecure": value})
+        assert invoke("serve", "--config", config).exit_code == 0
+    assert invoke("serve", "--config", config, "--insecure").exit_code == 0
+    assert invoke("serve", env={"SELECTOR_INSECURE": "true"}).exit_code == 0
+    assert [settings.insecure for settings in started] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("content", ["token: the-secret\n: bad\n - x", "token: [the-secret\n", "the-secret: 'x\n"])
+def test_a_file_that_is_no_yaml_is_not_quoted(
+    invoke: Invoke, started: list[ServerSettings], tmp_path: Path, content: str
+) -> None:
+    result = invoke("serve", "--config", _write(tmp_path / "bad.yaml", content))
+    assert (result.exit_code, started) == (2, [])
+    assert "not valid YAML at line" in result.stderr and "the-secret" not in result.output
+
+
+@pytest.mark.parametrize("token", ["two words", "naïve", "a\nb"])
+def test_a_token_that_no_call_could_carry_is_a_usage_error(
+    invoke: Invoke, started: list[ServerSettings], token: str
+) -> None:
+    result = invoke("serve", "--token", token)
+    assert (result.exit_code, started) == (2, [])
+    assert "printable ASCII" in result.stderr and token not in result.stderr

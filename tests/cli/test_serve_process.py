@@ -54,7 +54,7 @@ def test_sources_of_options_and_secrets_of_a_real_process(invoke: Invoke, tmp_pa
     assert len(shown) == 1
     settings = json.loads(shown[0].partition("settings: ")[2])
     assert (settings["workers"], settings["max_runs"], settings["grace_s"]) == (3, 4, 11.0)
-    assert settings["tokens"] == "2 redacted"
+    assert (settings["tokens"], settings["token_file"]) == ("1 redacted", str(tmp_path / "tokens"))
     assert rest == "", "one line is printed, and ServiceProcess has read it"
     everything = "".join(process.stderr) + rest
     assert not any(secret in everything for secret in [*secrets.values(), "wrong"])

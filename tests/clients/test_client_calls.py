@@ -402,11 +402,17 @@ def test_predictions_of_the_whole_pool_are_read_page_by_page(call: Caller, scrip
 
 
 def test_predictions_of_many_ids_are_asked_for_in_parts(call: Caller, script: Any) -> None:
-    script.answers["PredictDifficulty"] = [
-        lambda request: selector_pb.PredictDifficultyResponse(
-            prompt_ids=request.prompt_ids, predicted_difficulties=[0.5] * len(request.prompt_ids)
+    def answer(request: selector_pb.PredictDifficultyRequest) -> selector_pb.PredictDifficultyResponse:
+        half = [0.5] * len(request.prompt_ids)
+        return selector_pb.PredictDifficultyResponse(
+            prompt_ids=request.prompt_ids,
+            predicted_difficulties=half,
+            standard_errors=half,
+            bases=["BASIS_OWN"] * len(half),
+            own_weights=half,
         )
-    ]
+
+    script.answers["PredictDifficulty"] = [answer]
     ids = [f"prompt-{index}" for index in range(25_000)]
     predictions = call("predict_difficulty", iter(ids))
     assert predictions.prompt_ids == tuple(ids)

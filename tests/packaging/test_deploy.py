@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+
+from clients import SelectorClient, Unauthenticated
+from tests.service.certificates import create_secrets
+from tests.service.running import ServiceProcess
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -108,8 +113,57 @@ def test_compose_publishes_to_this_host_only_and_mounts_what_exists() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
         for volume in service["volumes"]:
             source = volume.split(":")[0]
-            assert (ROOT / "deploy" / source).is_file() if source.startswith(".") else source in compose["volumes"]
-    assert compose["services"]["selector"]["read_only"] is True
+            if source.startswith("./secrets"):
+                assert volume.endswith(":ro")
+            else:
+                assert (ROOT / "deploy" / source).is_file() if source.startswith(".") else source in compose["volumes"]
+        assert service["read_only"] is True
+        assert service["tmpfs"] == ["/tmp"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_secrets_are_kept_out_of_the_repository_and_of_the_image() -> None:
+    assert "deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+    admitted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"]
+    assert not any(path.startswith("deploy") for path in admitted)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+def test_what_compose_says_starts_a_service_that_is_healthy_and_guarded(tmp_path: Path) -> None:
+    """With the secrets of the script, on all addresses as the image has it, and asked by the image's health check."""
+    create_secrets(tmp_path / "secrets")
+    service = load_yaml("docker-compose.yml")["services"]["selector"]
+    (mounted,) = [volume.split(":")[1] for volume in service["volumes"] if volume.startswith("./secrets/service:")]
+    environment = {
+        name: path.replace(mounted, str(tmp_path / "secrets" / "service"))
+        for name, path in service["environment"].items()
+    }
+    assert all(Path(path).is_file() for path in environment.values())
+    process = ServiceProcess(tmp_path / "state", "--listen=0.0.0.0:0", environment=environment)
+    try:
+        port = process.address.rpartition(":")[2]
+        probe = json.loads(dict(final_stage())["HEALTHCHECK"].partition("CMD ")[2])
+        target = probe[-1].rpartition(":")[0] + f":{port}"
+        done = subprocess.run(
+            [sys.executable, "-m", *probe[:-1], target],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, "SERVING\n"), done.stderr
+        token = (tmp_path / "secrets" / "admin.token").read_text()
+        for given in (token, "another"):
+            with SelectorClient(f"localhost:{port}", "a", token=given, tls=environment["SELECTOR_TLS_CA"]) as client:
+                if given == token:
+                    assert client.list_runs() == []
+                else:
+                    with pytest.raises(Unauthenticated):
+                        client.list_runs()
+    finally:
+        assert process.terminate() == 0
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Debian's package prometheus")

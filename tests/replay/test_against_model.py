@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,7 @@ from selector.replay import (
     SampleDiffers,
     SampleOrder,
     SampleRequest,
+    replay_run,
 )
 from tests.replay.groups import Answer, payload, sampled
 from tests.replay.model import Conflict, Held, NaiveReplay, PushedGroup
@@ -63,8 +65,10 @@ def groups_for(step: int) -> st.SearchStrategy[list[PushedGroup]]:
 class ReplayMachine(RuleBasedStateMachine):
     """One run in one store; every rule is applied to both sides."""
 
-    @initialize(config=configs)
-    def create(self, config: ReplayConfig) -> None:
+    @initialize(config=configs, requests_kept=st.sampled_from([3, 10_000]))
+    def create(self, config: ReplayConfig, requests_kept: int) -> None:
+        self.kept = mock.patch.object(replay_run, "REQUESTS_KEPT", requests_kept)
+        self.kept.start()
         fast = Path("/dev/shm")
         self.path = Path(tempfile.mkdtemp(dir=fast if fast.is_dir() else None))
         self.config = config
@@ -195,12 +199,13 @@ class ReplayMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
+            self.kept.stop()
             self.store.close()
             shutil.rmtree(self.path)
 
 
 ReplayMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=25,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

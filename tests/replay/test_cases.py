@@ -17,6 +17,7 @@ from selector.replay import (
     SampleDiffers,
     SampleOrder,
     SampleRequest,
+    replay_run,
 )
 from selector.v1.reasons import Reason
 from tests.replay.groups import checked, payload, pushed, sampled
@@ -247,3 +248,23 @@ def test_sample_outlives_its_groups(store: ReplayStore) -> None:
         run.push([(checked("p", 5, f"later{number}"), b"2")], 5)
     assert sampled(run, SampleRequest(5, 1)) == sample
     assert run.stats().live_groups == 1
+
+
+def test_request_ids_outlive_the_rewind_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push that comes again is known by its id however many steps ago it was, up to a number of pushes."""
+    monkeypatch.setattr(replay_run, "REQUESTS_KEPT", 30)
+    store = ReplayStore(tmp_path)
+    run = ReplayRun(store, 1, ReplayConfig(capacity_groups=4), 0, rewind_window_steps=3)
+    for step in range(50):
+        run.push(pushed(step, 2), step, request_id=f"push-{step}")
+    before = run.stats()
+    for _ in range(2):
+        assert run.push(pushed(20, 2), 20, request_id="push-20").already_applied
+        with pytest.raises(RequestIdReused):
+            run.push(pushed(21, 2), 21, request_id="push-20")
+        assert run.stats().live_groups == before.live_groups
+        store.close()
+        store = ReplayStore(tmp_path)
+        run = ReplayRun(store, 1, ReplayConfig(capacity_groups=4), 0, rewind_window_steps=3)
+    assert not run.push(pushed(19, 2), 50, request_id="push-19").already_applied
+    store.close()

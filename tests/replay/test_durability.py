@@ -199,24 +199,10 @@ def test_runs_from_several_threads(store: ReplayStore, tmp_path: Path) -> None:
     other.close()
 
 
-def test_backup_is_a_whole_store(tmp_path: Path) -> None:
-    store = ReplayStore(tmp_path / "a")
-    run = ReplayRun(store, 1, ReplayConfig(), 0)
-    run.push(pushed(0, 5), 0)
-    sampled(run, SampleRequest(0, 3))
-    store.backup(tmp_path / "b")
-    copied = ReplayStore(tmp_path / "b")
-    copy = ReplayRun(copied, 1, ReplayConfig(), 0)
-    assert copy.stats() == run.stats()
-    assert sampled(copy, SampleRequest(0, 3)) == sampled(run, SampleRequest(0, 3))
-    copied.close()
-    store.close()
-
-
 def test_store_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StorageFailed, match="cannot be opened"):
         ReplayStore(tmp_path / "file")
     (tmp_path / "data.mdb").write_bytes(b"not a database" * 1000)
-    with pytest.raises(StorageFailed, match="cannot be opened"):
+    with pytest.raises(StorageFailed, match=r"data\.mdb is damaged"):
         ReplayStore(tmp_path)

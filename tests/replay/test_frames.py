@@ -16,10 +16,12 @@ import pytest
 from selector.config import ReplayConfig
 from selector.errors import ServiceError
 from selector.replay import ReplayRun, ReplayStore, SampleRequest
+from selector.service.access import Access
 from selector.service.calls import Calls
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
 from selector.service.replay_servicer import ReplayServicer
+from selector.service.tokens import Tokens
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1 import selector_service_pb2 as selector_pb
 from selector.v1.reasons import Reason
@@ -84,9 +86,10 @@ def runs(store: ReplayStore) -> OneRun:
 @pytest.fixture
 def servicer(runs: OneRun) -> Iterator[ReplayServicer]:
     with ThreadPoolExecutor(1) as executor:
-        limits = Limits(10, 10, 2**30, 2**26)
+        limits = Limits(max_stream_bytes=2**30, max_message_bytes=2**26)
         lanes = Lanes(executor, lambda: 0.0)
-        yield ReplayServicer(runs, lanes, limits, Calls(), Observer(), lambda: 0.0)  # type: ignore[arg-type]
+        access = Access(Tokens((), None, lambda: 0.0))
+        yield ReplayServicer(runs, lanes, limits, access, Calls(), Observer(), lambda: 0.0)  # type: ignore[arg-type]
 
 
 def frames(servicer: ReplayServicer) -> Any:

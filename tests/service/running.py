@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ class InProcessService:
 
     def __init__(self, state_dir: Path, **settings: Any) -> None:
         chosen: dict[str, Any] = {"listen": "127.0.0.1:0", "metrics_listen": "", "encoder": "none", "grace_s": 1.0}
+        # Hundreds of state directories would each take it.
+        chosen["reserve_bytes"] = 0
         self._settings = ServerSettings(state_dir, **{**chosen, **settings})
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -50,9 +52,14 @@ class InProcessService:
     def metrics_address(self) -> str:
         return self.server.metrics_address
 
-    def restart(self, **settings: Any) -> None:
-        """Stop, and start over the same state directory; clients must be made anew."""
+    @property
+    def state_dir(self) -> Path:
+        return self._settings.state_dir
+
+    def restart(self, between: Callable[[], object] = lambda: None, **settings: Any) -> None:
+        """Stop, do something ``between``, and start over the same state directory; clients must be made anew."""
         self._stop()
+        between()
         self._settings = replace(self._settings, **settings)
         self._start()
 
@@ -97,6 +104,7 @@ class ServiceProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             env={**os.environ, **(environment or {})},
         )
         self.stderr: list[str] = []

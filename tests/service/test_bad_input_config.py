@@ -78,7 +78,7 @@ _CONTRADICTIONS: Mapping[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         ("cool_down_steps > 0",),
     ),
     "paper-strict": ({"preset": 2, "strict_cool_down": True}, "strict_cool_down", ("cool_down_steps > 0",)),
-    "fused-adapter": ({"estimator": {"adapter": "a"}}, "estimator.adapter", ("ATTENTION", "FUSED")),
+    "tracker-adapter": ({"estimator": {"name": 3, "adapter": "a"}}, "estimator.adapter", ("ATTENTION", "TRACKER")),
     "fused-decay": ({"estimator": {"tracker_decay": 0.5}}, "estimator.tracker_decay", ("TRACKER", "FUSED")),
     "tracker-components": (
         {"estimator": {"name": 3, "embedding_components": 4}},

@@ -66,6 +66,16 @@ def test_a_cancelled_call_that_waited_for_its_turn_is_not_applied(
     assert client.get_run().last_step == -1
 
 
+def test_a_call_that_is_too_late_when_its_turn_comes_is_not_applied(
+    own_service: InProcessService, client: SelectorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = Blocked(own_service, "run", monkeypatch)
+    with pytest.raises(DeadlineExceeded):
+        own_service.client("run", retry=RetryPolicy(max_attempts=1)).select_batch(999, 1, timeout_s=0.3)
+    blocked.release()
+    assert client.get_run().last_step == -1
+
+
 def test_listing_does_not_wait_for_a_busy_run(
     own_service: InProcessService, client: SelectorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from clients.errors import Unauthenticated, Unavailable
 from clients.retry import RetryPolicy
+from selector.grants import admin
 from selector.runs import Runs
 from selector.service.server import Server
 from selector.settings import ServerSettings
@@ -100,7 +101,7 @@ def test_health_says_when_calls_are_answered(tmp_path: Path, monkeypatch: pytest
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessService]:
     """A service that asks for one of two tokens."""
-    running = InProcessService(tmp_path_factory.mktemp("state"), tokens=("right", "also-right"))
+    running = InProcessService(tmp_path_factory.mktemp("state"), tokens=(admin("right"), admin("also-right")))
     yield running
     running.close()
 

@@ -140,8 +140,8 @@ def test_a_deleted_run_leaves_the_others_alone_and_nothing_behind(tmp_path: Path
     replay = ReplayStore(directory.replay)
     try:
         assert len(replay.runs()) == 1
-        with replay._env.begin() as transaction:
-            for name, table in replay._tables.items():
+        with replay._env.lmdb.begin() as transaction:
+            for name, table in replay._env.tables.items():
                 owners = {bytes(key)[:8] for key in transaction.cursor(db=table).iternext(values=False)}
                 assert len(owners) == 1, name
     finally:

@@ -44,7 +44,7 @@ REPLAY: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _begin(client: SelectorClient, config: Mapping[str, Any]) -> SelectorClient:
+def begin(client: SelectorClient, config: Mapping[str, Any]) -> SelectorClient:
     client.create_run({"seed": 7, "cool_down_steps": 2, **config})
     random = noise("pool")
     client.register_prompts(
@@ -57,7 +57,7 @@ def _begin(client: SelectorClient, config: Mapping[str, Any]) -> SelectorClient:
     return client
 
 
-def _ending(client: SelectorClient) -> list[object]:
+def ending(client: SelectorClient) -> list[object]:
     """What a run shows of itself, but for its name and age."""
     run = client.get_run()
     explained = client.explain("p003")
@@ -73,7 +73,7 @@ def _ending(client: SelectorClient) -> list[object]:
     ]
 
 
-def _check_against_a_twin(service: InProcessService, configs: Mapping[str, Mapping[str, Any]], **habits: Any) -> None:
+def check_against_a_twin(service: InProcessService, configs: Mapping[str, Mapping[str, Any]], **habits: Any) -> None:
     """Every config: a run that is restarted, forked, and rewound twice, against its twin that runs through."""
 
     def trainer(run_id: str, salt: str = "") -> Trainer:
@@ -84,22 +84,22 @@ def _check_against_a_twin(service: InProcessService, configs: Mapping[str, Mappi
     begun = {}
     for name, config in configs.items():
         run = trainer(name)
-        _begin(run.client, config)
+        begin(run.client, config)
         begun[name] = run.steps(0, CUT)
     service.restart()
     for name, config in configs.items():
         run, twin = trainer(name), trainer(f"{name}/twin")
-        _begin(twin.client, config)
+        begin(twin.client, config)
         expected = twin.steps(0, LAST)
-        ending = _ending(twin.client)
+        last = ending(twin.client)
         assert begun[name] == expected[:CUT], name
         assert run.steps(CUT, LAST) == expected[CUT:], name
-        assert _ending(run.client) == ending, name
+        assert ending(run.client) == last, name
 
         run.client.fork(f"{name}.fork", CUT)
         fork = trainer(f"{name}/fork")
         assert fork.steps(CUT, LAST) == expected[CUT:], name
-        assert _ending(fork.client) == ending, name
+        assert ending(fork.client) == last, name
 
         rewound = run.client.rewind(CUT)
         assert rewound.dropped_reports >= LAST - CUT, name
@@ -107,9 +107,9 @@ def _check_against_a_twin(service: InProcessService, configs: Mapping[str, Mappi
         assert elsewhere.steps(CUT, LAST) != expected[CUT:], name
         run.client.rewind(CUT)
         assert run.steps(CUT, LAST) == expected[CUT:], name
-        assert _ending(run.client) == ending, name
+        assert ending(run.client) == last, name
         # The fork has a life of its own.
-        assert _ending(fork.client) == ending, name
+        assert ending(fork.client) == last, name
 
 
 _ESTIMATORS = ("FUSED", "ATTENTION", "TRACKER")
@@ -134,7 +134,7 @@ def test_every_estimator_score_and_reference_mode_goes_on_as_its_twin(
         name = list(MODES)[(mode + shift) % len(MODES)]
         config = {"estimator": {"name": estimator}, "score": SCORES[score], "reference": MODES[name]}
         configs[f"{SCORES[score]}-{name}"] = config
-    _check_against_a_twin(own_service, configs, signals=estimator == "FUSED")
+    check_against_a_twin(own_service, configs, signals=estimator == "FUSED")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_every_estimator_score_and_reference_mode_goes_on_as_its_twin(
 )
 def test_replay_policies_go_on_as_their_twins(own_service: InProcessService, policies: Sequence[str]) -> None:
     """Sampled groups, their ages, uses and probabilities, and how much of a batch is replayed."""
-    _check_against_a_twin(own_service, {name: {"replay": REPLAY[name]} for name in policies}, replays=True)
+    check_against_a_twin(own_service, {name: {"replay": REPLAY[name]} for name in policies}, replays=True)
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_draws_from_the_posterior_review_and_staged_rounds_go_on_as_their_twin(o
         "leases": {"cool_down_steps": 0, "lease_steps": 0},
         "paper": {"preset": "PAPER", "reference": MODES["DEDICATED"], "cool_down_steps": 0},
     }
-    _check_against_a_twin(own_service, configs, replays=True)
+    check_against_a_twin(own_service, configs, replays=True)
 
 
 _Call = Callable[[SelectorClient], object]
@@ -202,8 +202,8 @@ def _calls(steps: int) -> list[_Call]:
 
 def test_a_restart_between_any_two_calls_changes_nothing(own_service: InProcessService) -> None:
     calls = _calls(3)
-    _begin(own_service.client("through"), {})
-    _begin(own_service.client("restarted"), {})
+    begin(own_service.client("through"), {})
+    begin(own_service.client("restarted"), {})
     through = [call(own_service.client("through")) for call in calls]
     restarted = []
     for call in _calls(3):
@@ -217,13 +217,13 @@ def test_a_restart_between_any_two_calls_changes_nothing(own_service: InProcessS
 @pytest.mark.parametrize("kills", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_kill_between_calls_changes_nothing(own_service: InProcessService, tmp_path: Path, kills: int) -> None:
     """kill -9 gives no chance to save anything: what was acknowledged must be durable by itself."""
-    client = _begin(own_service.client("run"), {})
+    client = begin(own_service.client("run"), {})
     expected = [call(client) for call in _calls(3)]
     calls = _calls(3)
     moments = {len(calls) * (i + 1) // (kills + 1) for i in range(kills)}
     process = ServiceProcess(tmp_path / "killed")
     try:
-        _begin(process.client("run"), {})
+        begin(process.client("run"), {})
         answers = []
         for i, call in enumerate(calls):
             if i in moments:
@@ -233,14 +233,14 @@ def test_kill_between_calls_changes_nothing(own_service: InProcessService, tmp_p
                 answers.append(call(client))
         assert answers == expected
         with process.client("run") as client:
-            assert _ending(client) == _ending(own_service.client("run"))
+            assert ending(client) == ending(own_service.client("run"))
     finally:
         process.kill()
 
 
 def test_a_rewind_to_before_anything_starts_the_run_over(own_service: InProcessService) -> None:
     """Rewinding to step 0 leaves the pool and nothing else; the run then repeats itself."""
-    trainer = Trainer(_begin(own_service.client("over"), {}), BATCH, replays=True)
+    trainer = Trainer(begin(own_service.client("over"), {}), BATCH, replays=True)
     first = trainer.steps(0, 4)
     trainer.client.rewind(0)
     run = trainer.client.get_run()
@@ -257,7 +257,7 @@ def test_a_rewind_to_before_anything_starts_the_run_over(own_service: InProcessS
 
 def test_what_belongs_to_no_step_survives_a_rewind(own_service: InProcessService) -> None:
     """Prompts registered, retired or replaced since are still so: the data set is not part of a checkpoint."""
-    client = _begin(own_service.client("pool"), {"cool_down_steps": 0, "lease_steps": 0})
+    client = begin(own_service.client("pool"), {"cool_down_steps": 0, "lease_steps": 0})
     trainer = Trainer(client, BATCH)
     trainer.steps(0, 3)
     random = noise("later")
@@ -276,7 +276,7 @@ def test_what_belongs_to_no_step_survives_a_rewind(own_service: InProcessService
 
 def test_request_ids_of_dropped_steps_can_be_used_again(own_service: InProcessService) -> None:
     """A trainer that derives request ids from its steps sends them anew after a rewind, with other content."""
-    client = _begin(own_service.client("ids"), {})
+    client = begin(own_service.client("ids"), {})
     for step in range(3):
         batch = client.select_batch(step, BATCH, request_id=f"select-{step}")
         client.report_outcomes(step, outcomes_of(batch.prompt_ids, step), request_id=f"report-{step}")

@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 import pytest
 from PIL import Image
 
-from selector.testbed.pictures import DARK, LIGHT, Theme, difficulty_picture, learning_picture
+from selector.picture_style import DARK, LIGHT, Theme
+from selector.testbed.pictures import difficulty_picture, learning_picture
 from selector.testbed.record import ArmRun
 from selector.testbed.report import render, verdict
 from selector.testbed.table import COLUMNS, figures, rows, text_table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import logit
@@ -35,6 +35,21 @@ class PopulationDesign:
     centre: np.ndarray
     known: np.ndarray
     prior_logit: np.ndarray
+
+    def with_column(self, values: np.ndarray, slope: float) -> PopulationDesign:
+        """The design and one more column, (N,), standardised like the others; NaN = missing.
+
+        Args:
+            slope: what a unit of the values is worth in logit, before any outcome tells.
+        """
+        column, deviation = _standardised(values)
+        if not len(column) or np.ptp(column) <= _NO_VARIATION:
+            return self
+        return replace(
+            self,
+            columns=np.column_stack([self.columns, column.astype(np.float32)]),
+            centre=np.append(self.centre, slope * deviation),
+        )
 
 
 def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDesign:

@@ -10,6 +10,7 @@ prompt's own evidence (``own_evidence``), and kappa the number of trials that m 
   worth ``n (1 + kappa) / (kappa + n)`` trials (at most 1 + kappa, the cold kappa, because more trials of one prompt
   tell no more about the others), halved for every half-life since the visit: 8 steps, or the age of the 1000th newest
   row (of the oldest, if there are fewer) where that is more.
+* Adapter. With a trained adapter, its attention to the prompts visited last is one more column (``attention_column``).
 * Recalibration. The posterior mean's logit goes through a line close to the identity, fitted by prequential
   predictions, separately for prompts with and without own evidence.
 
@@ -25,10 +26,14 @@ no outcome at all. ``Estimate.population`` is m before recalibration, from the o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from scipy.special import expit, logit
 
 from selector.difficulty.estimate import Basis, Estimate, OutcomeBatch, PoolFeatures
+from selector.difficulty.fused.attention_column import ATTENTION_SLOPE, AttentionColumn
 from selector.difficulty.fused.components import principal_components
 from selector.difficulty.fused.design import PopulationDesign, build_design
 from selector.difficulty.fused.forecast import Forecast, effective_share, posterior
@@ -56,12 +61,18 @@ _FASTEST = len(FORGETTING) - 1
 
 
 class FusedEstimator:
-    """Population model, own evidence and drift in one posterior; ``components`` principal components are used."""
+    """Population model, own evidence and drift in one posterior."""
 
-    def __init__(self, components: int) -> None:
+    def __init__(self, components: int, attention: AttentionColumn | None = None) -> None:
+        """
+        Args:
+            components: how many principal components of the embeddings are used.
+            attention: the trained adapter's column of the population model, None = no such column.
+        """
         if components < 0:
             raise ValueError(f"embedding components must not be negative, got {components}")
         self._components = components
+        self._attention = attention
         self._step = -1
         self._evidence = OwnEvidence()
         self._grid = PrequentialGrid()
@@ -122,7 +133,7 @@ class FusedEstimator:
         successes, trials = self._evidence.under(rate, size)
         last_step = self._evidence.last_step(size)
         seen = last_step >= 0
-        population = np.clip(expit(self._population_logit(design, size, step)), _MARGIN, 1.0 - _MARGIN)
+        population = np.clip(expit(self._population_logit(design, features, step)), _MARGIN, 1.0 - _MARGIN)
 
         kappa = np.where(seen, warm_kappa, self._grid.cold)
         before = posterior(population, successes, trials, kappa)
@@ -144,6 +155,30 @@ class FusedEstimator:
     def references(self, features: PoolFeatures, step: int, prompt: int, limit: int) -> list[tuple[int, float, float]]:
         """Always empty: the population model has no single references."""
         return []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self._step,
+            "successes": self._successes,
+            "trials": self._trials,
+            "pending": [batch.state_dict() for batch in self._pending],
+            **{name: part.state_dict() for name, part in self._parts().items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step, self._successes, self._trials = state["step"], state["successes"], state["trials"]
+        self._pending = tuple(OutcomeBatch(**batch) for batch in state["pending"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, OwnEvidence | PrequentialGrid | DiscountedNewton]:
+        return {
+            "evidence": self._evidence,
+            "grid": self._grid,
+            "drift": self._drift,
+            "warm_line": self._warm_line,
+            "cold_line": self._cold_line,
+        }
 
     def copy(self) -> FusedEstimator:
         """Independent state; the caches, which are functions of their keys, stay shared."""
@@ -172,7 +207,8 @@ class FusedEstimator:
         key = (features.version, features.size)
         return self._designs.get(key, lambda: build_design(features, components()))
 
-    def _population_logit(self, design: PopulationDesign, size: int, step: int) -> np.ndarray:
+    def _population_logit(self, design: PopulationDesign, features: PoolFeatures, step: int) -> np.ndarray:
+        size = features.size
         last_step = self._evidence.last_step(size)
         prompt = newest_rows(last_step)
         if not len(prompt):
@@ -188,6 +224,12 @@ class FusedEstimator:
             weight=trials * (1.0 + kappa) / (kappa + trials) * 0.5 ** (absence / half_life),
             offset=-self._shift(absence),
         )
+        if self._attention is not None:
+            attended = self._attention(features, prompt, last_step[prompt], rows.rate, trials)
+            if attended is not None:
+                # A prior tells much of what the adapter does; together they must not count twice.
+                slope = ATTENTION_SLOPE * float(1.0 - design.known.mean())
+                design = design.with_column(attended, slope)
         return fit_population(design, rows)
 
     def _forecast(self, batch: OutcomeBatch) -> Forecast:

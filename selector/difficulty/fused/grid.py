@@ -8,10 +8,14 @@ decide.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from scipy.special import gammaln
 
 from selector.difficulty.fused.forecast import Forecast, posterior
+from selector.difficulty.fused.newton import same_shape
 from selector.difficulty.fused.own_evidence import FORGETTING
 
 CONCENTRATIONS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
@@ -73,6 +77,15 @@ class PrequentialGrid:
         outcome = (cold.batch.successes[:, None], cold.batch.trials[:, None])
         loss = beta_binomial_loss(cold.population[:, None], CONCENTRATIONS, *outcome)
         self._cold = kept * self._cold + loss.sum(axis=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """In the terms of ``selector.state_codec``."""
+        return {"warm": self._warm, "cold": self._cold}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self._warm = same_shape(state["warm"], self._warm)
+        self._cold = same_shape(state["cold"], self._cold)
 
     def copy(self) -> PrequentialGrid:
         other = PrequentialGrid()

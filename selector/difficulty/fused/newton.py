@@ -6,6 +6,9 @@ added to the discounted sum of those before it; a fixed quadratic penalty holds 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from scipy.special import expit
 
@@ -51,8 +54,28 @@ class DiscountedNewton:
         gradient = gradient / max(1.0, float(np.max(np.abs(step) / self._largest_step)))
         self._pull = kept * self._pull + information @ (theta - self._centre) + gradient
 
+    def state_dict(self) -> dict[str, Any]:
+        """In the terms of ``selector.state_codec``."""
+        return {"information": self._information, "pull": self._pull}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self._information = same_shape(state["information"], self._information)
+        self._pull = same_shape(state["pull"], self._pull)
+
     def copy(self) -> DiscountedNewton:
         other = DiscountedNewton(self._centre, self._precision, self._largest_step)
         other._information = self._information.copy()
         other._pull = self._pull.copy()
         return other
+
+
+def same_shape(data: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """A copy of ``data``.
+
+    Raises:
+        ValueError: it is of another type or shape than what is held.
+    """
+    if data.dtype != held.dtype or data.shape != held.shape:
+        raise ValueError(f"expected {held.dtype} {held.shape}; got {data.dtype} {data.shape}")
+    return data.copy()

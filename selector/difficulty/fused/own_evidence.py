@@ -11,6 +11,9 @@ the population's drift since (in logit space). A report of an earlier step than 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from scipy.special import expit, logit
 
@@ -62,6 +65,20 @@ class OwnEvidence:
         """Drop all evidence of these prompts."""
         for column in (self._successes, self._trials, self._last_step):
             column.reset(prompts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """In the terms of ``selector.state_codec``."""
+        return {
+            "successes": self._successes.data,
+            "trials": self._trials.data,
+            "last_step": self._last_step.data,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self._successes.load(state["successes"])
+        self._trials.load(state["trials"])
+        self._last_step.load(state["last_step"])
 
     def copy(self) -> OwnEvidence:
         other = OwnEvidence()

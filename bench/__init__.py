@@ -1,0 +1,1 @@
+"""Measurements; each module prints its figures and writes them with --json."""

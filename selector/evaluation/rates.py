@@ -1,0 +1,275 @@
+"""Pass rates of models on questions, from the columns of a file; docs/evaluate.md describes the format for users.
+
+| column | found by name | content |
+|---|---|---|
+| id | ``id``, ``qid``, ``prompt_id``, ``question_id``, ``uid`` | distinct; without one, rows are numbered |
+| text | ``text``, ``prompt``, ``question``, ``problem`` | text, or chat messages with ``content`` |
+| domain | ``domain``, ``category``, ``cat``, ``subject``, ``topic`` | tag of a question |
+| embedding | ``embedding`` | numbers, as many in every row |
+| trials | ``n``, ``trials``, ``n_trials``, ``num_trials`` | rollouts behind every rate of the row |
+| one per model | all other numeric columns within [0, 1] | pass rate; missing = not run |
+
+``NAME.n`` are the trials of model NAME where models differ. Without any column of trials they are the smallest n of
+which all of a model's rates are multiples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selector.evaluation.cells import embeddings_of, is_numeric, numbers_of, texts_of
+from selector.evaluation.data_file import Columns, read_columns
+from selector.evaluation.errors import DataError, OptionError
+
+_ID = ("id", "qid", "prompt_id", "question_id", "uid")
+_TEXT = ("text", "prompt", "question", "problem")
+_DOMAIN = ("domain", "category", "cat", "subject", "topic")
+_EMBEDDING = ("embedding",)
+_TRIALS = ("n", "trials", "n_trials", "num_trials")
+_OWN_TRIALS = ".n"
+# (largest number of trials, rounding of the rates): decimals of three digits, then float32. With more trials than the
+# rounding tells apart any rate would fit.
+_INFERABLE = ((64, 5e-4), (1024, 1e-6))
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """Columns that the user named, None = find it by name; ``trials`` may be a number instead."""
+
+    id: str | None = None
+    text: str | None = None
+    domain: str | None = None
+    embedding: str | None = None
+    trials: str | None = None
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelRates:
+    """One model on N questions.
+
+    Attributes:
+        rate: (N,) float64 pass rate in [0, 1], NaN = not run.
+        trials: (N,) float64 rollouts behind it, 0 = not run.
+    """
+
+    name: str
+    rate: np.ndarray
+    trials: np.ndarray
+
+    @property
+    def known(self) -> np.ndarray:
+        """(N,) bool: was run."""
+        return self.trials > 0
+
+
+@dataclass(frozen=True)
+class RateTable:
+    """All questions of a file.
+
+    Attributes:
+        texts: empty where there is none; None when the file has no text.
+        domains: empty where there is none.
+        embeddings: (N, w) float32, a row of zeros where there is none; None when the file has none.
+        models: by name, in the order of the file.
+        notes: what was assumed or left out, a sentence each.
+    """
+
+    path: Path
+    ids: tuple[str, ...]
+    texts: tuple[str, ...] | None
+    domains: tuple[str, ...]
+    embeddings: np.ndarray | None
+    models: Mapping[str, ModelRates]
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def model(self, name: str | None, option: str) -> ModelRates:
+        """A model by name; without one, the first.
+
+        Raises:
+            OptionError: there is no such model.
+        """
+        if name is None:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            raise OptionError(option, f"{self.path} has no model {name!r}; it has {listed(list(self.models))}")
+        return self.models[name]
+
+    def others(self, name: str) -> ModelRates:
+        """The mean of all models but one over all their trials, by question.
+
+        Raises:
+            OptionError: there is no other.
+        """
+        rest = [model for model in self.models.values() if model.name != name]
+        if not rest:
+            raise OptionError("--prior-model", f"{self.path} has no other model than {name!r}")
+        trials = np.sum([model.trials for model in rest], axis=0)
+        successes = np.sum([np.where(model.known, model.rate, 0.0) * model.trials for model in rest], axis=0)
+        rate = np.where(trials > 0, successes / np.maximum(trials, 1.0), np.nan)
+        return ModelRates("mean of the other models", rate, trials)
+
+
+def read_rates(path: Path, names: ColumnNames) -> RateTable:
+    """Read a file of pass rates.
+
+    Raises:
+        DataError: the file is unreadable or a value is wrong; file, column and row are named.
+        OptionError: a named column is not there.
+    """
+    columns = read_columns(path)
+    if not len(columns):
+        raise DataError(f"{path}: no rows")
+    notes: list[str] = []
+    id_name = _column(columns, names.id, _ID, "--id")
+    text_name = _column(columns, names.text, _TEXT, "--text")
+    domain_name = _column(columns, names.domain, _DOMAIN, "--domain")
+    embedding_name = _column(columns, names.embedding, _EMBEDDING, "--embedding")
+    given = names.trials if names.trials not in columns.values and (names.trials or "").isdecimal() else None
+    trials_name = None if given else _column(columns, names.trials, _TRIALS, "--trials")
+    special = {id_name, text_name, domain_name, embedding_name, trials_name}
+    model_names = _model_names(columns, names.models, special, notes)
+    trials = np.full(len(columns), float(given)) if given else None
+    if trials_name is not None:
+        trials = _trials(columns, trials_name)
+    models = {name: _model(columns, name, trials, notes) for name in model_names}
+    return RateTable(
+        path=path,
+        ids=_ids(columns, id_name),
+        texts=None if text_name is None else texts_of(columns, text_name),
+        domains=("",) * len(columns) if domain_name is None else texts_of(columns, domain_name),
+        embeddings=None if embedding_name is None else embeddings_of(columns, embedding_name),
+        models=models,
+        notes=tuple(notes),
+    )
+
+
+def listed(names: Sequence[str], limit: int = 12) -> str:
+    """Names for a message."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _column(columns: Columns, named: str | None, usual: Sequence[str], option: str) -> str | None:
+    if named is not None:
+        if named not in columns.values:
+            raise OptionError(option, f"{columns.path} has no column {named!r}; it has {listed(list(columns.values))}")
+        return named
+    by_lower = {name.lower(): name for name in reversed(list(columns.values))}
+    return next((by_lower[name] for name in usual if name in by_lower), None)
+
+
+def _model_names(columns: Columns, named: Sequence[str], special: set[str | None], notes: list[str]) -> list[str]:
+    """Columns of pass rates: those named first, then all numeric ones within [0, 1]."""
+    for name in named:
+        if name not in columns.values:
+            raise OptionError(
+                "--model", f"{columns.path} has no column {name!r}; it has {listed(list(columns.values))}"
+            )
+    found, ignored = list(dict.fromkeys(named)), []
+    for name, values in columns.values.items():
+        if name in special or name in found or _is_own_trials(name, columns):
+            continue
+        if not is_numeric(values, columns.textual):
+            ignored.append(name)
+            continue
+        numbers = numbers_of(columns, name)
+        known = numbers[np.isfinite(numbers)]
+        if len(known) and known.min() >= 0.0 and known.max() <= 1.0:
+            found.append(name)
+        else:
+            ignored.append(name)
+    if ignored:
+        notes.append(f"columns that are not pass rates in [0, 1] were left out: {listed(ignored)}")
+    if not found:
+        raise DataError(
+            f"{columns.path}: no column of pass rates: expected a numeric column with values in [0, 1] for each model; "
+            f"the columns are {listed(list(columns.values))}"
+        )
+    return [name for name in columns.values if name in found]
+
+
+def _is_own_trials(name: str, columns: Columns) -> bool:
+    return name.endswith(_OWN_TRIALS) and name[: -len(_OWN_TRIALS)] in columns.values
+
+
+def _model(columns: Columns, name: str, trials: np.ndarray | None, notes: list[str]) -> ModelRates:
+    rate = numbers_of(columns, name)
+    known = ~np.isnan(rate)
+    wrong = np.flatnonzero(known & ~((rate >= 0.0) & (rate <= 1.0)))
+    if len(wrong):
+        at = int(wrong[0])
+        hint = "; divide percentages by 100" if 1.0 < rate[at] <= 100.0 else ""
+        raise DataError(
+            f"{columns.path}: column {name!r}, {columns.places[at]}: "
+            f"expected a pass rate in [0, 1]; got {rate[at]:g}{hint}"
+        )
+    own = f"{name}{_OWN_TRIALS}"
+    if own in columns.values:
+        trials = _trials(columns, own)
+    elif trials is None:
+        inferred = _inferred_trials(rate[known])
+        if inferred is None:
+            raise DataError(
+                f"{columns.path}: column {name!r}: how many trials are behind the rates? Add a column 'n', "
+                "or name one with --trials"
+            )
+        notes.append(
+            f"{name!r}: taken to rest on {inferred} trials each, as all rates are multiples of 1/{inferred} "
+            "and there is no column 'n'"
+        )
+        trials = np.full(len(rate), float(inferred))
+    missing = np.flatnonzero(known & ~(trials > 0))
+    if len(missing):
+        at = int(missing[0])
+        raise DataError(f"{columns.path}: {columns.places[at]}: {name!r} has a pass rate but no trials")
+    return ModelRates(name, rate, np.where(known, trials, 0.0))
+
+
+def _trials(columns: Columns, name: str) -> np.ndarray:
+    trials = numbers_of(columns, name)
+    known = ~np.isnan(trials)
+    wrong = np.flatnonzero(known & ~((trials >= 0) & (trials == np.floor(trials)) & np.isfinite(trials)))
+    if len(wrong):
+        at = int(wrong[0])
+        raise DataError(
+            f"{columns.path}: column {name!r}, {columns.places[at]}: expected a number of trials; got {trials[at]:g}"
+        )
+    return np.where(known, trials, 0.0)
+
+
+def _inferred_trials(rate: np.ndarray) -> int | None:
+    for largest, rounding in _INFERABLE:
+        for trials in range(1, largest + 1):
+            counts = rate * trials
+            if np.all(np.abs(counts - np.round(counts)) <= rounding * trials):
+                return trials
+    return None
+
+
+def _ids(columns: Columns, name: str | None) -> tuple[str, ...]:
+    if name is None:
+        return tuple(columns.places)
+    seen: dict[str, int] = {}
+    for at, value in enumerate(columns.values[name]):
+        if value is None or value == "":
+            raise DataError(f"{columns.path}: column {name!r}, {columns.places[at]}: expected an id; got nothing")
+        earlier = seen.setdefault(_id(value), at)
+        if earlier != at:
+            raise DataError(
+                f"{columns.path}: column {name!r}: {columns.places[earlier]} and {columns.places[at]} have the same id "
+                f"{value!r}; every question has one row, and every model a column"
+            )
+    return tuple(seen)
+
+
+def _id(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)

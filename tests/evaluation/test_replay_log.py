@@ -1,0 +1,121 @@
+"""Exports of runs: read as they were reported, staged by hand, and refused where something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from selector.evaluation.errors import DataError
+from selector.evaluation.prequential import history
+from selector.evaluation.replay_log import read_replay_log
+
+# (prompt, step, outcomes, purpose, arm), as acknowledged.
+ROWS: list[tuple[str, int, list[float], str, str | None]] = [
+    ("a", 0, [1.0, 0.0], "TRAIN", "TARGETED"),
+    ("b", 0, [1.0, 1.0], "TRAIN", "UNIFORM"),
+    ("a", 0, [1.0, 1.0], "TRAIN", "TARGETED"),
+    ("a", 4, [0.5, 0.0], "REFERENCE", None),
+    ("c", 4, [0.0, 0.0], "TRAIN", "REVIEW"),
+    ("b", 20, [1.0], "TRAIN", "TARGETED"),
+    ("a", 39, [0.0], "TRAIN", "TARGETED"),
+    ("b", 10, [0.0], "TRAIN", "TARGETED"),
+]
+
+
+def _columns() -> dict[str, list[Any]]:
+    names = ("prompt_id", "step", "outcomes", "purpose", "arm")
+    return {name: [row[i] for row in ROWS] for i, name in enumerate(names)}
+
+
+def _write(directory: Path, outcomes: dict[str, list[Any]], prompts: dict[str, list[Any]] | None = None) -> Path:
+    pq.write_table(pa.table(outcomes), directory / "outcomes.parquet")
+    if prompts is not None:
+        pq.write_table(pa.table(prompts), directory / "prompts.parquet")
+    return directory
+
+
+def test_rows_of_one_step_are_one_report_and_groups_of_a_prompt_add_up(tmp_path: Path) -> None:
+    log = read_replay_log(_write(tmp_path, _columns()))
+    assert log.ids == ("a", "b", "c")
+    assert [report.step for report in log.reports] == [0, 4, 4, 20, 39, 10]
+    assert [report.reference for report in log.reports] == [False, True, False, False, False, False]
+    first = log.reports[0]
+    assert (first.prompt.tolist(), first.trials.tolist(), first.successes.tolist()) == ([0, 1], [4.0, 2.0], [3.0, 2.0])
+    assert first.uniform.tolist() == [False, True]
+    assert log.reports[1].uniform.tolist() == [True]
+    assert np.isnan(first.recorded).all()
+    assert log.notes == ("there is no prompts.parquet beside it: nothing is known of the prompts",)
+
+
+def test_visits_are_staged_by_absence_and_quarter(tmp_path: Path) -> None:
+    past = history(read_replay_log(_write(tmp_path, _columns())))
+    assert past.prompt.tolist() == [0, 1, 0, 2, 1, 0, 1]
+    assert past.absence.tolist() == [-1, -1, 4, -1, 20, 35, 0]
+    assert past.quarter.tolist() == [1, 1, 1, 1, 3, 4, 2]
+    assert past.unselected.tolist() == [False, True, True, False, False, False, False]
+    stages = ("first", "absent 1-10", "absent 11-30", "absent >30", "quarter 1", "all")
+    counts = [int(past.of_stage(stage).sum()) for stage in stages]
+    assert counts == [3, 1, 1, 1, 4, 7]
+
+
+def test_what_is_known_of_the_prompts_is_read(tmp_path: Path) -> None:
+    prompts: dict[str, list[Any]] = {
+        "prompt_id": ["z", "b", "a"],
+        "text": ["zz", "", "aa"],
+        "domain": ["d", "", ""],
+        "prior_rate": [0.5, None, 0.0],
+        "prior_trials": [4, None, 8],
+        "embedding": [[1.0, 2.0], None, [3.0, 4.0]],
+    }
+    log = read_replay_log(_write(tmp_path, _columns(), prompts))
+    assert log.ids == ("z", "b", "a", "c")
+    assert log.reports[0].prompt.tolist() == [1, 2]
+    assert log.texts == ("zz", "", "aa", "")
+    assert log.domains == ("d", "", "", "")
+    np.testing.assert_array_equal(log.prior_rate, [0.5, np.nan, 0.0, np.nan])
+    assert log.prior_trials.tolist() == [4.0, 0.0, 8.0, 0.0]
+    assert log.embeddings is not None
+    assert log.embeddings.tolist() == [[1.0, 2.0], [0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
+    assert log.notes == ("1 prompts with outcomes are not in prompts.parquet",)
+
+
+def test_counts_may_stand_for_outcomes(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("prompt_id,step,successes,trials\na,0,1.5,4\nb,1,0,2\n", encoding="utf-8")
+    log = read_replay_log(path)
+    assert [(r.step, r.successes.tolist(), r.trials.tolist()) for r in log.reports] == [
+        (0, [1.5], [4.0]),
+        (1, [0.0], [2.0]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"prompt_id": None}, "expected a column 'prompt_id'; it has 'step', 'outcomes', 'purpose', 'arm'"),
+        ({"step": None}, "expected a column 'step'"),
+        ({"outcomes": None}, "expected a column 'successes'"),
+        ({"step": [0, 0, 0, 4, 4, 20, 39, None]}, "'step', row 8: expected a value"),
+        ({"outcomes": [[1.0]] * 7 + [[]]}, "'outcomes', row 8: expected a list of numbers"),
+        ({"outcomes": [[1.0], [2.0]] + [[1.0]] * 6}, "'outcomes', row 2: expected a list of numbers"),
+        (
+            {"outcomes": [[1.0], [float("nan")]] + [[1.0]] * 6},
+            "'outcomes', row 2: expected a list of numbers",
+        ),
+    ],
+)
+def test_wrong_exports_are_refused(tmp_path: Path, changed: dict[str, list[Any] | None], expected: str) -> None:
+    columns = {name: values for name, values in {**_columns(), **changed}.items() if values is not None}
+    with pytest.raises(DataError) as raised:
+        read_replay_log(_write(tmp_path, columns))
+    assert expected in str(raised.value)
+
+
+def test_a_directory_without_an_export_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"written by 'selector export'; it has no outcomes\.parquet"):
+        read_replay_log(tmp_path)

@@ -1,0 +1,78 @@
+"""The machine of ``tests.resume.machine``: a quick round, and long ones, also with processes that are killed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.resume.machine import ProcessMachine, ResumeMachine
+
+# What has to happen for a round to say anything.
+NEEDED = (
+    *(f"estimator {name}" for name in ("FUSED", "ATTENTION", "TRACKER")),
+    *(f"score {name}" for name in ("LEARNABLE", "INFORMATIVE", "NEAR_TARGET", "UNIFORM")),
+    *(f"reference {name}" for name in ("IN_BATCH", "DEDICATED", "NONE")),
+    *(
+        f"replay {name}"
+        for name in ("fresh_fraction", "capacity_groups", "capacity_bytes", "max_age_steps", "max_uses")
+    ),
+    "replay informative_only",
+    "replay newest_per_prompt",
+    "clean rewind",
+    "rewind after evictions",
+    "rewind after replaced prompts",
+    "rewind after signals",
+    "rewind behind late operations",
+    "rewind cut short",
+    "rewind of samples",
+    "steps taken again",
+    "groups sampled",
+    "prompts replaced",
+    "late report",
+    "late push",
+    "selection ahead",
+    "leases left to expire",
+    "shortfall",
+    "repeated calls",
+    "id of a dropped call used again",
+    "refused REQUEST_ID_REUSED",
+    "refused REWIND_BEYOND_HISTORY",
+    "refused SELECTION_DIFFERS",
+    "forks",
+    "forks that are stayed with",
+    "restarts",
+    "kills",
+)
+
+
+def run(machine: type[ResumeMachine], examples: int, rules: int) -> None:
+    """The same examples whenever it is called."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=rules,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_the_service_agrees_with_a_model_that_is_never_interrupted() -> None:
+    run(ResumeMachine, examples=5, rules=25)
+
+
+@pytest.mark.slow
+def test_a_long_round_in_which_everything_happens() -> None:
+    ResumeMachine.counts.clear()
+    run(ResumeMachine, examples=60, rules=60)
+    missing = [kind for kind in NEEDED if not ResumeMachine.counts[kind]]
+    assert not missing, dict(ResumeMachine.counts)
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed() -> None:
+    run(ProcessMachine, examples=6, rules=60)
