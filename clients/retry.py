@@ -1,9 +1,9 @@
 """When a failed call is tried again.
 
-UNAVAILABLE is: the service was not reached, or is shutting down, or could not write. So is OVERLOADED: too much was under
-way at once. Reading calls are safe to
-repeat, and every changing call carries a ``request_id`` that is the same on all attempts, so the service applies it
-once even if an answer was lost. Everything else either cannot get better by itself or has used up its deadline.
+UNAVAILABLE is: the service was not reached, or is shutting down, or could not write. So is OVERLOADED: too much was
+under way at once. Reading calls are safe to repeat, and every changing call carries a ``request_id`` that is the same
+on all attempts, so the service applies it once even if an answer was lost. Everything else either cannot get better by
+itself or has used up its deadline.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clients.errors import SelectorError, Unavailable
-
 
 # Of selector.v1.reasons: a limit of what is under way, unlike the quotas of what is kept, passes by itself.
 _OVERLOADED = "OVERLOADED"

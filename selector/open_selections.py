@@ -8,8 +8,8 @@ again. A report therefore belongs to the open selection of its purpose
     2. of the smallest later step; else
     3. of the largest earlier step.
 
-Further reports of the same prompt and step belong to the selection that the first one belonged to. Reports of prompts
-that were not selected belong to none.
+Further reports of the same prompt and step belong to the selection that the first one belonged to, unless the prompt
+was selected for that step again. Reports of prompts that were not selected belong to none.
 """
 
 from __future__ import annotations
@@ -115,10 +115,14 @@ class OpenSelections:
         }
 
     def _find(self, prompt: int, purpose: int, step: int) -> OpenSelection:
+        candidates = [selection for selection in self._open.get(prompt, ()) if selection.purpose == purpose]
+        # Drawn again within a step, as a reference may be, it is reported again for that.
+        same_step = next((selection for selection in candidates if selection.step == step), None)
+        if same_step is not None:
+            return same_step
         reported = self._reported.get((prompt, purpose))
         if reported is not None and reported[0] == step:
             return reported[1]
-        candidates = [selection for selection in self._open.get(prompt, ()) if selection.purpose == purpose]
         if not candidates:
             return NO_SELECTION
         return min(candidates, key=lambda selection: (selection.step < step, abs(selection.step - step)))

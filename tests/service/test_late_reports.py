@@ -65,3 +65,14 @@ def test_a_reference_report_leaves_the_training_lease_alone(service: InProcessSe
     client.select_batch(0, 1)
     client.report_outcomes(0, {"a": [1.0]}, purpose="reference")
     assert client.select_batch(1, 1).shortfall_reason == "LEASED"
+
+
+def test_a_prompt_drawn_twice_in_a_step_is_free_once_both_are_reported(service: InProcessService) -> None:
+    """Only references can be: a further round of a training step is for other prompts."""
+    client = one_prompt(service, "twice", reference={"mode": "DEDICATED", "size": 1, "every_steps": 1})
+    for round_ in range(2):
+        assert client.select_batch(0, 1, purpose="reference", round=round_).prompt_ids == ("a",)
+        assert client.get_run().pool.leased == 1
+        client.report_outcomes(0, {"a": [1.0, float(round_)]}, purpose="reference")
+        assert client.get_run().pool.leased == 0
+    assert client.get_run().outcome_groups == 2
