@@ -138,6 +138,7 @@ class SelectorServiceServicer(object):
     def RewindRun(self, request, context):
         """Drops selections, outcomes, training reports and replay groups with step >= the given step, so that a
         trainer that resumes from a checkpoint continues exactly as it would have.
+        What came late, for an earlier step but after calls of the steps that are dropped, keeps its answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -62,7 +62,7 @@ def run(machine: type[ResumeMachine], examples: int, rules: int) -> None:
 
 
 def test_the_service_agrees_with_a_model_that_is_never_interrupted() -> None:
-    run(ResumeMachine, examples=5, rules=25)
+    run(ResumeMachine, examples=4, rules=22)
 
 
 @pytest.mark.slow
