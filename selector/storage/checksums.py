@@ -6,12 +6,14 @@ were any. The run's number is left out, since forks copy rows as they are.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 from selector.errors import ServiceError
+from selector.pool import PromptRecord
 from selector.v1.reasons import Reason
 
 _REAL = struct.Struct("<d")
@@ -27,9 +29,14 @@ def row_checksum(values: Sequence[Any]) -> int:
     return checksum
 
 
-def prompt_checksum(idx: int, values: Sequence[Any], status: int) -> int:
-    """Of a prompt: ``values`` without its status."""
-    return row_checksum((idx, *values)) * STATUSES + status
+def prompt_checksum(idx: int, record: PromptRecord) -> int:
+    """Of a prompt. There are millions of them, so they are not taken value by value."""
+    rate = None if math.isnan(record.prior_rate) else float(record.prior_rate)
+    rest = (
+        f"{idx:d}\x1f{record.prompt_id}\x1f{record.text}\x1f{record.embedding_row:d}\x1f{record.domain}\x1f"
+        f"{record.token_count:d}\x1f{rate}\x1f{record.prior_trials:d}\x1f{record.status_reason}"
+    )
+    return zlib.crc32(rest.encode(), zlib.crc32(record.content_hash)) * STATUSES + record.status
 
 
 def check_row(stored: int | None, computed: int, what: str) -> None:
@@ -39,9 +46,14 @@ def check_row(stored: int | None, computed: int, what: str) -> None:
         ServiceError: STORAGE_FAILED, naming the row.
     """
     if stored is not None and stored != computed:
-        raise ServiceError(
-            Reason.STORAGE_FAILED, f"state.db is damaged: {what} does not match its checksum; restore a backup"
-        )
+        raise damaged(what)
+
+
+def damaged(what: str) -> ServiceError:
+    """The error about a row that is not what was written."""
+    return ServiceError(
+        Reason.STORAGE_FAILED, f"state.db is damaged: {what} does not match its checksum; restore a backup"
+    )
 
 
 def _encoded(value: Any) -> bytes:

@@ -18,7 +18,7 @@ from selector.errors import ServiceError
 from selector.events import EventRow
 from selector.pool import PromptRecord
 from selector.storage import tables
-from selector.storage.checksums import STATUSES, check_row, prompt_checksum, row_checksum
+from selector.storage.checksums import STATUSES, check_row, damaged, prompt_checksum, row_checksum
 from selector.storage.database import Database
 from selector.v1.reasons import Reason
 
@@ -77,7 +77,7 @@ _REQUEST_COLUMNS = [tables.requests.c[name] for name in (*AnsweredRequest.__data
 
 _PROMPT_FIELDS = tuple(PromptRecord.__dataclass_fields__)
 _prompt_values = attrgetter(*_PROMPT_FIELDS)
-_PRIOR_RATE, _STATUS = _PROMPT_FIELDS.index("prior_rate"), _PROMPT_FIELDS.index("status")
+_PRIOR_RATE = _PROMPT_FIELDS.index("prior_rate")
 
 # As text, since SQLAlchemy takes several times as long to prepare the values of a row as SQLite to insert it.
 _PUT_PROMPT = (
@@ -127,7 +127,7 @@ class Transaction:
         # SQLite stores NaN as NULL, which is how "no prior" is read back.
         for start in range(0, len(records), _PROMPTS_PER_INSERT):
             rows = [
-                (run, idx, *(values := _prompt_values(r)), _checksum_of_prompt(idx, values))
+                (run, idx, *_prompt_values(r), prompt_checksum(idx, r))
                 for idx, r in records[start : start + _PROMPTS_PER_INSERT]
             ]
             self._connection.exec_driver_sql(_PUT_PROMPT, rows)
@@ -351,17 +351,16 @@ def _event_row(row: Sequence[Any]) -> EventRow:
 
 
 def _prompt_record(idx: int, row: Sequence[Any], checksum: int | None) -> PromptRecord:
-    check_row(checksum, _checksum_of_prompt(idx, row), f"prompt {row[0]!r}")
     values = list(row)
     values[_PRIOR_RATE] = np.nan if values[_PRIOR_RATE] is None else values[_PRIOR_RATE]
-    return PromptRecord(*values)
-
-
-def _checksum_of_prompt(idx: int, values: Sequence[Any]) -> int:
-    """``values`` as they are stored, or as they are put: SQLite stores NaN as NULL."""
-    rate = values[_PRIOR_RATE]
-    stored = (*values[:_PRIOR_RATE], None if rate is None or rate != rate else rate, *values[_PRIOR_RATE + 1 : _STATUS])
-    return prompt_checksum(idx, (*stored, *values[_STATUS + 1 :]), values[_STATUS])
+    record = PromptRecord(*values)
+    what = f"prompt {record.prompt_id!r}"
+    try:
+        check_row(checksum, prompt_checksum(idx, record), what)
+    except (TypeError, ValueError, AttributeError) as error:
+        # A value of another type than its column's.
+        raise damaged(what) from error
+    return record
 
 
 def _inserted(result: sa.CursorResult[Any]) -> int:

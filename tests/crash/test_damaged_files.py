@@ -36,6 +36,7 @@ _CASES: list[tuple[str, Damage, str]] = [
     *(("keys.bin", damage, "owned up: .*EMBEDDINGS_DAMAGED.*/embeddings/") for damage in (cut(0.3), gone)),
     ("space.json", flipped(0.4), r"refused: exit 1: .*/space\.json"),
     ("space.json", zeroed(0.0), r"refused: exit 1: .*/space\.json"),
+    ("space.json", gone, "intact"),
     ("watermark", flipped(0.1, 4), "intact"),
     ("watermark", gone, "intact"),
     ("lock", gone, "intact"),

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from selector.v1 import selector_service_pb2 as pb
 from tests.crash.faults import failing, needs_strace
 from tests.crash.faulty import Faulty
+from tests.crash.operations import REWIND_WINDOW, Rewind, fresh_id
 from tests.crash.service import Refused
 
 pytestmark = pytest.mark.slow
@@ -83,4 +85,29 @@ def test_a_transaction_whose_flush_failed_is_not_found_after_a_crash(faulty: Fau
         else:
             pytest.fail("nothing was refused")
     faulty.restart()
+    faulty.owner.check(faulty.service, thorough=True)
+
+
+def test_a_rewind_is_done_once_it_is_answered_whatever_the_replay_store_says(faulty: Faulty) -> None:
+    """No transaction spans the two stores: replay follows, at the latest when it is next used."""
+    found = None
+    while found is None:
+        faulty.take(5)
+        # One that changes what a buffer holds.
+        found = next(
+            (
+                (model, step)
+                for model in faulty.owner.world.values()
+                for step in range(max(model.highest - REWIND_WINDOW + 1, 0), model.replay_step + 1)
+                if len(model.fork("", step).replay.state().live) != len(model.replay.state().live)
+            ),
+            None,
+        )
+    model, step = found
+    rewind = Rewind([pb.RewindRunRequest(run_id=model.run_id, step=step, request_id=fresh_id())])
+    with failing(faulty.process.pid, "pwrite64", "EIO", list(faulty.state_dir.rglob("data.mdb"))):
+        faulty.owner.apply(rewind, faulty.send(rewind))
+        faulty.check_reading()
+    faulty.check_reading()
+    faulty.take(5)
     faulty.owner.check(faulty.service, thorough=True)

@@ -48,6 +48,8 @@ def _filled(path: Path) -> int:
         ("UPDATE prompts SET status = 3 WHERE idx = 1", lambda store, run: store.prompts(run)),
         ("UPDATE prompts SET embedding_row = 2 WHERE idx = 3", lambda store, run: store.prompts(run)),
         ("UPDATE prompts SET prior_rate = 0.5 WHERE idx = 3", lambda store, run: store.prompts(run)),
+        ("UPDATE prompts SET token_count = 'a' WHERE idx = 3", lambda store, run: store.prompts(run)),
+        ("UPDATE prompts SET content_hash = 'a' WHERE idx = 3", lambda store, run: store.prompts(run)),
         ("UPDATE requests SET response = x'7b7e'", lambda store, run: store.find_request(run, "request")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -99,7 +99,7 @@ def profiles() -> list[Profile]:
 
 
 class Trainer:
-    """Chooses operations; changes nothing itself."""
+    """Chooses operations; whoever sends them changes the model by what they are answered."""
 
     def __init__(self, run_ids: list[str], profiles: list[Profile], rng: np.random.Generator) -> None:
         self._run_ids = run_ids
