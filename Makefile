@@ -78,7 +78,7 @@ crash: $(VENV)/.installed-dev  ## kills the service while it works and checks th
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.crash --kills $(KILLS) --seed $(SEED) $(if $(JSON),--json "$(JSON)")
 
 fuzz: $(VENV)/.installed-dev  ## hostile input for every RPC and stored format; INPUTS=100000 SEED=0 JSON=file
-	@echo "Trying $(INPUTS) inputs: about an hour for 100,000 on two cores."
+	@echo "Trying $(INPUTS) inputs: about ten minutes for 100,000 on two cores."
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED) --jobs 2 \
 		$(if $(JSON),--json "$(JSON)")
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _START_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 10.0
 # More than the service's own grace for calls in flight.
 _STOP_TIMEOUT_S = 45.0
 _SERVING = re.compile(r"\bgrpc=(\S+)")
@@ -56,6 +57,9 @@ def _address(process: subprocess.Popen[str], log_path: Path) -> str:
         if found:
             return found.group(1)
         if not line:
+            # The pipe closes a moment before the process can be waited for.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_TIMEOUT_S)
             break
     code = process.poll()
     state = "did not serve in time" if code is None else f"ended with exit code {code}"

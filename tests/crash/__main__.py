@@ -35,7 +35,7 @@ def main() -> int:
     try:
         campaign.run(arguments.kills)
     except Mismatch as error:
-        failure = f"FAILED at kill {campaign.round} (seed {seed}): {campaign.kill}\n{error}"
+        failure = f"FAILED in round {campaign.round} (seed {seed}): {campaign.kill}\n{error}"
     figures = campaign.figures
     result: dict[str, Any] = {
         "seed": seed,

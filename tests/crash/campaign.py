@@ -76,10 +76,10 @@ class Campaign:
         """
         began = time.monotonic()
         try:
-            while self._round < kills:
+            while self.figures.kills.total() < kills:
                 self._round += 1
                 self.kill = kill = choose(self._rng, self._traced)
-                self._record(f"--- kill {self._round}: {kill}")
+                self._record(f"--- round {self._round}: {kill}")
                 {"START": self._killed_in_start, "MIGRATION": self._killed_in_migration}.get(
                     kill.when, self._killed_in_load
                 )(kill)
@@ -114,7 +114,7 @@ class Campaign:
             # Under strace the process is a child of its own, which ends with strace.
             if process.address():
                 self._terminate_child(process)
-                self._count("start, but it came through")
+                self._came_through()
                 return
         else:
             time.sleep(kill.delay_s)
@@ -139,7 +139,7 @@ class Campaign:
         process = Process(directory, options, strace(kill, directory))
         if process.address():
             self._terminate_child(process)
-            self._count("migration, but it came through")
+            self._came_through()
         else:
             process.close()
             self._count(kill.kind)
@@ -174,10 +174,13 @@ class Campaign:
             stop.set()
             for done in work:
                 done.result()
-        self._count(kind)
+        if kind:
+            self._count(kind)
+        else:
+            self._came_through()
 
     def _end(self, process: Process, kill: Kill) -> str:
-        """End the server in the way that was chosen; the kind of kill that it became."""
+        """End the server in the way that was chosen; the kind of kill that it became, empty = it stopped by itself."""
         if kill.when == "DRAIN":
             return self._end_in_drain(process, kill)
         if kill.call:
@@ -199,12 +202,12 @@ class Campaign:
             process.terminate()
             time.sleep(kill.delay_s)
             process.kill()
-            return kill.kind
+            return kill.kind if process.close() == -9 else ""
         with _attached(kill, self.state_dir, process.pid):
             process.terminate()
             process.ended(_PATIENCE_S * 3)
         process.kill()
-        return kill.kind if process.close() == -9 else "drain, but it came through"
+        return kill.kind if process.close() == -9 else ""
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -254,6 +257,10 @@ class Campaign:
 
     def _count(self, kind: str) -> None:
         self.figures.kills[kind] += 1
+
+    def _came_through(self) -> None:
+        """The system call was not made that often, so this round does not count."""
+        self.figures.counted["rounds without a kill"] += 1
 
     def _record(self, line: str) -> None:
         with self._writing, open(self._journal, "a", encoding="utf-8") as journal:
