@@ -141,6 +141,18 @@ class AsyncSelectorClient:
         )
         return await self._run(operation, timeout_s)
 
+    async def import_priors(
+        self,
+        priors: Mapping[str, Prior],
+        step: int | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> results.PriorsImported:
+        """As ``SelectorClient.import_priors``."""
+        operation = operations.import_priors(self.run_id, priors, step, request_id_of(request_id))
+        return await self._run(operation, timeout_s)
+
     async def retire_prompts(
         self, prompt_ids: Iterable[str], *, request_id: str | None = None, timeout_s: float | None = None
     ) -> results.Retired:

@@ -20,7 +20,7 @@ from clients.decoding import decode
 from clients.errors import MalformedAnswer
 from clients.names import enum_number, short_name
 from clients.rollout_group import RolloutGroup
-from clients.streams import Prior, prompt_stream, rollout_stream
+from clients.streams import Prior, prompt_stream, rate_and_trials, rollout_stream
 from selector.v1 import replay_service_pb2 as replay_pb
 from selector.v1 import run_pb2
 from selector.v1 import selector_service_pb2 as selector_pb
@@ -46,8 +46,11 @@ HEALTH = "Check"
 STREAMED = "SampleRollouts"
 _SERVICES = ("selector.v1.SelectorService", "selector.v1.ReplayService")
 _POLL_S = 0.1
+_LISTED = 10
 # Ids per request: keeps a request for named prompts below the message limit.
 _IDS_PER_CALL = 10_000
+# As many priors take less than 3 MB with usual ids, and less than 30 MB with the longest.
+_PRIORS_PER_CALL = 100_000
 
 
 def answered(operation: Operation[T], response: Any) -> Call | float:
@@ -137,6 +140,33 @@ def register_prompts(
     header = selector_pb.RegisterPromptsRequest(run_id=run_id, replace=replace, request_id=request_id)
     stream = prompt_stream(header, prompt_ids, texts, embeddings, domains, priors, token_counts)
     return decode(results.Registered, (yield Call("RegisterPrompts", stream)))
+
+
+def import_priors(
+    run_id: str, priors: Mapping[str, Prior], step: int | None, request_id: str
+) -> Operation[results.PriorsImported]:
+    """ImportPriors, in parts that fit into messages; no priors need no call."""
+    if not isinstance(priors, Mapping):
+        raise ValueError(f"priors: expected a mapping prompt id -> prior; got {type(priors).__name__}")
+    messages = []
+    for prompt_id, prior in priors.items():
+        rate, trials = (0.0, 0) if prior is None else rate_and_trials(prior, f"priors[{prompt_id!r}]")
+        messages.append(selector_pb.ImportedPrior(prompt_id=prompt_id, pass_rate=rate, trials=trials))
+    parts: list[results.PriorsImported] = []
+    for start in range(0, len(messages), _PRIORS_PER_CALL):
+        request = selector_pb.ImportPriorsRequest(
+            run_id=run_id,
+            # Every part is a request of its own.
+            request_id=f"{request_id}+{start}" if start and request_id else request_id,
+            step=step,
+            priors=messages[start : start + _PRIORS_PER_CALL],
+        )
+        parts.append(decode(results.PriorsImported, (yield Call("ImportPriors", request))))
+    return results.PriorsImported(
+        imported=sum(part.imported for part in parts),
+        unknown=sum(part.unknown for part in parts),
+        unknown_prompt_ids=tuple(name for part in parts for name in part.unknown_prompt_ids)[:_LISTED],
+    )
 
 
 def retire_prompts(run_id: str, prompt_ids: Iterable[str], request_id: str) -> Operation[results.Retired]:

@@ -158,6 +158,15 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class PriorsImported:
+    """Prompts whose prior was imported, and ids that are not registered, up to ten of them listed."""
+
+    imported: int = 0
+    unknown: int = 0
+    unknown_prompt_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Retired:
     """Prompts taken out of selection now, and before."""
 
@@ -259,6 +268,7 @@ class Explanation:
     score_rank: int
     domain: str
     text: str
+    twin_prompt_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -305,6 +315,7 @@ class Quality:
     replay_groups: int
     replay_bytes: int
     largest_domain_share: float | None
+    twin_prompts: int = 0
 
 
 @dataclass(frozen=True)

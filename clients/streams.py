@@ -124,8 +124,18 @@ def _embeddings(embeddings: Any, count: int) -> np.ndarray:
 def _prior(prior: Prior, path: str) -> selector_service_pb2.Prior | None:
     if prior is None:
         return None
+    rate, trials = rate_and_trials(prior, path)
+    return selector_service_pb2.Prior(pass_rate=rate, trials=trials)
+
+
+def rate_and_trials(prior: Any, path: str) -> tuple[float, int]:
+    """A prior's pass rate and trials; a bare pass rate counts as one trial.
+
+    Raises:
+        ValueError: it is neither; ``path`` names it.
+    """
     try:
         rate, trials = prior if isinstance(prior, (tuple, list, np.ndarray)) else (prior, 1)
-        return selector_service_pb2.Prior(pass_rate=float(rate), trials=int(trials))
+        return float(rate), int(trials)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: expected (pass_rate, trials), a pass rate or None, got {prior!r}") from error

@@ -155,7 +155,8 @@ class SelectorClient:
             priors: per prompt another model's ``(pass_rate, trials)``, or None. A bare pass rate counts as one trial,
                 the weakest evidence there is: give the trials when you know them.
             token_counts: (N,) lengths in the policy's tokens; 0 = unknown.
-            replace: replace prompts that exist with other content, instead of refusing.
+            replace: replace prompts that exist with other content, instead of refusing. What is known about a prompt
+                is forgotten where its text or embedding changes, and stays where only the rest does.
         """
         operation = operations.register_prompts(
             self.run_id,
@@ -169,6 +170,26 @@ class SelectorClient:
             request_id_of(request_id),
         )
         return self._run(operation, timeout_s)
+
+    def import_priors(
+        self,
+        priors: Mapping[str, Prior],
+        step: int | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> results.PriorsImported:
+        """Other models' pass rates on prompts that are registered, in place of the priors they have.
+
+        Ids that are not registered are counted and left out. More than 100,000 priors are sent in parts, each applied
+        whole.
+
+        Args:
+            priors: by prompt id ``(pass_rate, trials)``, or a bare pass rate, which counts as one trial. None takes the
+                prompt's prior away.
+            step: a rewind to this step or before takes the import back; None = it stays, as the pool does.
+        """
+        return self._run(operations.import_priors(self.run_id, priors, step, request_id_of(request_id)), timeout_s)
 
     def retire_prompts(
         self, prompt_ids: Iterable[str], *, request_id: str | None = None, timeout_s: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from selector.errors import ServiceError, invalid
@@ -18,9 +19,11 @@ _Result = TypeVar("_Result")
 class AnsweredRequests:
     """The applied requests of one run."""
 
-    def __init__(self, store: RunStore, run: int) -> None:
+    def __init__(self, store: RunStore, run: int, pushed: Callable[[str], bool] = lambda request_id: False) -> None:
+        """``pushed``: whether an id is that of a push, which the replay store remembers."""
         self._store = store
         self._run = run
+        self._pushed = pushed
 
     def find(self, key: RequestKey, result_type: type[_Result]) -> _Result | None:
         """What the request was answered with, if it was applied before.
@@ -47,6 +50,16 @@ class AnsweredRequests:
         """
         return self._same(key) is not None
 
+    def check_push(self, request_id: str) -> None:
+        """A push, which the replay store remembers, does not come with the id of another call.
+
+        Raises:
+            ServiceError: REQUEST_ID_REUSED.
+        """
+        answered = self._store.find_request(self._run, request_id) if request_id else None
+        if answered is not None:
+            raise _reused(request_id, answered.method)
+
     def remember(self, tx: Transaction, key: RequestKey, result: Any, step: int | None) -> None:
         """Remember a request together with its effect.
 
@@ -64,11 +77,11 @@ class AnsweredRequests:
             return None
         answered = self._store.find_request(self._run, key.request_id)
         if answered is not None and (answered.method, answered.fingerprint) != (key.method, key.fingerprint):
-            raise _reused(key, answered.method)
+            raise _reused(key.request_id, answered.method)
+        if answered is None and self._pushed(key.request_id):
+            raise _reused(key.request_id, "PushRollouts")
         return answered
 
 
-def _reused(key: RequestKey, method: str) -> ServiceError:
-    return invalid(
-        "request_id", f"{key.request_id!r} was used before for a different {method}", Reason.REQUEST_ID_REUSED
-    )
+def _reused(request_id: str, method: str) -> ServiceError:
+    return invalid("request_id", f"{request_id!r} was used before for a different {method}", Reason.REQUEST_ID_REUSED)

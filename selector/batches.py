@@ -9,6 +9,8 @@ import numpy as np
 from selector.config import RunConfig
 from selector.estimates import Answer
 from selector.events import TRAIN, SelectionEvent, SelectionFacts
+from selector.neighbours.groups import of_any_member, one_each
+from selector.noise import noise_key, uniforms
 from selector.open_selections import NEVER
 from selector.pool import Pool
 from selector.requests import Batch, SelectRequest
@@ -38,6 +40,10 @@ def new_selection(
 ) -> SelectionEvent:
     """Choose a batch; nothing changes.
 
+    Twins (``selector.neighbours.twins``) are one question under several ids. A lease and the cool-down of one hold all
+    of them, and before anything is chosen, each group's eligible prompts draw the one that stands for them: a batch
+    never holds two. The reported probability is that of the draw times that of being chosen.
+
     Args:
         excluded: indices of prompts that must not be chosen.
         answer: the estimate of the whole pool.
@@ -45,20 +51,28 @@ def new_selection(
     """
     step, training = request.step, request.purpose == TRAIN
     active = pool.active()
-    held = {EXCLUDED: np.zeros(len(pool), dtype=bool), LEASED: state.leased(step)}
-    held[EXCLUDED][excluded] = True
+    first = pool.first_twins()
+    leased = state.leased(step)
     if training:
         # A further round of a step is for other prompts, reported or not.
-        held[LEASED] |= state.last_selected == step
+        leased = leased | (state.last_selected == step)
+    held = {EXCLUDED: np.zeros(len(pool), dtype=bool), LEASED: of_any_member(leased, first)}
+    held[EXCLUDED][excluded] = True
     eligible = active & ~held[EXCLUDED] & ~held[LEASED]
+    window = reference_window(config, state, step) if training else None
+    drawn_from = None
+    if first is not None:
+        # Within a window the same prompt stands for its group, as its noise stays the same.
+        key = ("twin", step, request.round) if window is None else ("twin", window.start)
+        eligible, drawn_from = one_each(eligible, first, uniforms(noise_key(config.seed, *key), 0, len(pool)))
     if training:
         count = request.batch_size - replay_groups
-        window = reference_window(config, state, step)
         cooling = state.cooling(step)
-        if config.strict_cool_down:
-            held[COOLING_DOWN] = cooling
         if window is not None:
             cooling = cooling | (state.last_selected >= window.start)
+        cooling = of_any_member(cooling, first)
+        if config.strict_cool_down:
+            held[COOLING_DOWN] = of_any_member(state.cooling(step), first)
         candidates = Candidates(eligible, cooling, state.last_selected)
         choice = choose_train(config, answer.estimate, candidates, count, step, request.round, window)
     else:
@@ -66,10 +80,9 @@ def new_selection(
         choice = choose_reference(config, eligible, count, step, request.round)
 
     shortfall = count - len(choice.prompt)
-    missing = active.copy()
-    missing[choice.prompt] = False
-    reason = _shortfall_reason(count, active, missing, held) if shortfall else 0
+    reason = _shortfall_reason(count, active, choice.prompt, held, first) if shortfall else 0
     estimate, at = answer.estimate, choice.prompt
+    probability = choice.probability if drawn_from is None else choice.probability / drawn_from[at]
     facts = SelectionFacts(
         batch_size=count + replay_groups,
         replay_groups=replay_groups,
@@ -91,7 +104,7 @@ def new_selection(
         difficulty=estimate.difficulty[at],
         standard_error=estimate.standard_error[at],
         population=estimate.population[at],
-        probability=choice.probability,
+        probability=probability,
         arm=choice.arm,
         facts=facts,
     )
@@ -133,9 +146,19 @@ def shard_share(total: int, index: int, count: int) -> int:
     return total // count + (index < total % count)
 
 
-def _shortfall_reason(wanted: int, active: np.ndarray, missing: np.ndarray, held: Mapping[int, np.ndarray]) -> int:
-    """What holds most of the active prompts back that were not chosen."""
+def _shortfall_reason(
+    wanted: int, active: np.ndarray, chosen: np.ndarray, held: Mapping[int, np.ndarray], first: np.ndarray | None
+) -> int:
+    """What holds most of the active prompts back that were not chosen; twins count as one prompt."""
+    missing = active.copy()
+    missing[chosen] = False
+    if first is not None:
+        # Those whose twin was chosen could not have been.
+        missing &= ~np.isin(first, first[chosen])
+        groups = np.unique(first[active])
+    else:
+        groups = np.flatnonzero(active)
     counts = {reason: int((missing & mask).sum()) for reason, mask in held.items()}
-    if int(active.sum()) < wanted or not any(counts.values()):
+    if len(groups) < wanted or not any(counts.values()):
         return POOL_TOO_SMALL
     return max(counts, key=lambda reason: counts[reason])

@@ -44,7 +44,8 @@ class EstimatorConfig:
     name: str = "FUSED"
     adapter: str = ""
     tracker_decay: float = 0.7
-    embedding_components: int = 16
+    embedding_components: int = 64
+    shortlist: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class RunConfig:
     max_unselected_steps: int = 0
     review_fraction: float = 0.125
     max_prompt_tokens: int = 0
+    twin_similarity: float = 0.9
 
 
 PRESETS: Mapping[str, RunConfig] = MappingProxyType(
@@ -106,6 +108,7 @@ PRESETS: Mapping[str, RunConfig] = MappingProxyType(
             estimator=EstimatorConfig(name="ATTENTION"),
             score="NEAR_TARGET",
             cool_down_steps=0,
+            twin_similarity=0.0,
         ),
         "UNIFORM": RunConfig(
             preset="UNIFORM",
@@ -149,11 +152,13 @@ _RANGES: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
         "max_unselected_steps": (">= 0", lambda v: v >= 0),
         "review_fraction": ("in [0, 1]", lambda v: 0 <= v <= 1),
         "max_prompt_tokens": (">= 0", lambda v: v >= 0),
+        "twin_similarity": ("in [0, 1]", lambda v: 0 <= v <= 1),
         "reference.size": ("in [1, 1000000]", lambda v: 1 <= v <= 1_000_000),
         "reference.every_steps": ("> 0", lambda v: 0 < v <= _LARGEST_STEP_COUNT),
         "reference.fraction": ("in [0, 1]", lambda v: 0 <= v <= 1),
         "estimator.tracker_decay": ("in (0, 1]", lambda v: 0 < v <= 1),
         "estimator.embedding_components": ("in [0, 256]", lambda v: 0 <= v <= 256),
+        "estimator.shortlist": (">= 0", lambda v: v >= 0),
         "replay.fresh_fraction": ("in (0, 1]", lambda v: 0 < v <= 1),
         "replay.capacity_groups": ("> 0", lambda v: v > 0),
         "replay.capacity_bytes": (">= 0", lambda v: v >= 0),
@@ -217,6 +222,8 @@ def config_from_json(text: str) -> RunConfig:
         if violations:
             raise invalid_fields(violations)
         values["outcome_range"] = tuple(values["outcome_range"])
+        # A run that is older than the search for twins goes on without.
+        values.setdefault("twin_similarity", 0.0)
         if values["sampling"] is None:
             del values["sampling"]
         config = cast(RunConfig, _overlay(RunConfig(), values))
@@ -304,6 +311,10 @@ def _contradictions(config: RunConfig, given: Mapping[str, Any]) -> list[FieldVi
     if "embedding_components" in given.get("estimator", {}) and estimator.name != "FUSED":
         found.append(
             FieldViolation("config.estimator.embedding_components", f"is for FUSED; the estimator is {estimator.name}")
+        )
+    if estimator.shortlist and estimator.name != "ATTENTION":
+        found.append(
+            FieldViolation("config.estimator.shortlist", f"is for ATTENTION; the estimator is {estimator.name}")
         )
     stated = config.sampling
     if stated is not None and stated.log_prob_mode == "UNSPECIFIED":

@@ -44,24 +44,35 @@ class EstimateKeeper:
         Args:
             budget_s: seconds to wait; None = as long as it takes.
         """
-        key = (state.evidence_version, features.version, step)
         deadline = None if budget_s is None else self._clock() + budget_s
-        while True:
-            self._install_finished()
-            if self._key == key and self._estimate is not None:
-                return Answer(self._estimate, degraded=False)
-            if self._pending is None:
-                # The copy may be estimated from while later reports are folded into the original.
-                estimator = state.estimator.copy()
-                self._pending = (key, self._executor.submit(estimator.estimate, features, step))
-            # An older computation that still runs is waited for first: dropping it for every newer one
-            # would mean that a slow estimate never arrives.
+        while (computing := self.computing(state, features, step)) is not None:
             left = None if deadline is None else deadline - self._clock()
-            if not self._finished(self._pending[1], left):
+            if not self._finished(computing, left):
                 return Answer(self._last(len(features.surface)), degraded=True)
+        assert self._estimate is not None
+        return Answer(self._estimate, degraded=False)
+
+    def computing(self, state: RunState, features: PoolFeatures, step: int) -> Future[Estimate] | None:
+        """What ``current`` would wait for next, from now on in the background; None when the estimate is there.
+
+        An older computation that still runs is waited for first: dropping it for every newer one would mean that a slow
+        estimate never arrives.
+        """
+        key = (state.evidence_version, features.version, step)
+        self._install_finished()
+        if self._key == key and self._estimate is not None:
+            return None
+        if self._pending is None:
+            # The copy may be estimated from while later reports are folded into the original.
+            estimator = state.estimator.copy()
+            self._pending = (key, self._executor.submit(estimator.estimate, features, step))
+        return self._pending[1]
 
     def forget(self) -> None:
         """Drop what was computed; the state has been rebuilt."""
+        if self._pending is not None:
+            # If it has not begun, other runs need not wait for it.
+            self._pending[1].cancel()
         self._key = self._estimate = self._pending = None
 
     @staticmethod

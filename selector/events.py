@@ -18,6 +18,7 @@ import numpy as np
 from selector.stored_json import loads, record
 
 SELECTION, REPORT, TRAINING, REPLACEMENT = "selection", "report", "training", "replacement"
+PRIORS = "priors"
 
 TRAIN, REFERENCE = 1, 2
 
@@ -42,6 +43,8 @@ _REPORTED = np.dtype(
         ("arm", "u1"),
     ]
 )
+
+_PRIOR = np.dtype([("prompt", "<i4"), ("trials", "<i4"), ("rate", "<f8")])
 
 
 @dataclass(frozen=True)
@@ -255,13 +258,49 @@ class ReplacementEvent:
         return ReplacementEvent(row.seq, np.frombuffer(row.columns, dtype="<i4"))
 
 
-Event = SelectionEvent | ReportEvent | TrainingEvent | ReplacementEvent
+@dataclass(frozen=True)
+class PriorsEvent:
+    """Priors of registered prompts; parallel columns, one entry per prompt.
+
+    Attributes:
+        step: the step that a rewind drops it with, None = it belongs to no step.
+        rate: (n,) float64 in [0, 1], success rate under another model.
+        trials: (n,) int32 behind it, 0 = no prior, -1 = the prior that the prompt was registered with.
+    """
+
+    seq: int
+    step: int | None
+    prompt: np.ndarray
+    rate: np.ndarray
+    trials: np.ndarray
+
+    def to_row(self) -> EventRow:
+        """Binary form."""
+        table = np.empty(len(self.prompt), dtype=_PRIOR)
+        for name in _PRIOR.names or ():
+            table[name] = getattr(self, name)
+        return EventRow(self.seq, PRIORS, self.step, 0, 0, b"", table.tobytes(), "{}")
+
+    @staticmethod
+    def from_row(row: EventRow) -> PriorsEvent:
+        """Inverse of ``to_row``."""
+        table = np.frombuffer(row.columns, dtype=_PRIOR)
+        if not ((table["rate"] >= 0) & (table["rate"] <= 1)).all():
+            raise ValueError("rates are outside [0, 1]")
+        if not (table["trials"] >= -1).all():
+            raise ValueError("numbers of trials are below -1")
+        step = None if row.step is None else _step(row)
+        return PriorsEvent(row.seq, step, table["prompt"], table["rate"], table["trials"])
+
+
+Event = SelectionEvent | ReportEvent | TrainingEvent | ReplacementEvent | PriorsEvent
 
 _DECODERS: dict[str, Callable[[EventRow], Event]] = {
     SELECTION: SelectionEvent.from_row,
     REPORT: ReportEvent.from_row,
     TRAINING: TrainingEvent.from_row,
     REPLACEMENT: ReplacementEvent.from_row,
+    PRIORS: PriorsEvent.from_row,
 }
 
 

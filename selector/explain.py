@@ -8,7 +8,9 @@ import numpy as np
 
 from selector.batches import reference_window
 from selector.difficulty.estimate import Estimate
+from selector.events import SelectionEvent
 from selector.history import OutcomeRecord, PromptHistory, SelectionRecord
+from selector.neighbours.groups import twins_of
 from selector.open_selections import NEVER
 from selector.pool import ACTIVE, INELIGIBLE, RETIRED
 from selector.run import Run
@@ -36,6 +38,7 @@ class Explanation:
     score_rank: int
     domain: str
     text: str
+    twin_prompt_ids: list[str]
 
 
 def explain(run: Run, history: PromptHistory) -> Explanation:
@@ -66,6 +69,7 @@ def explain(run: Run, history: PromptHistory) -> Explanation:
         score_rank=rank,
         domain=run.pool.domain_names[at],
         text=run.pool.texts[at],
+        twin_prompt_ids=[run.pool.prompt_ids[i] for i in twins_of(run.pool.first_twins(), at)],
     )
 
 
@@ -92,16 +96,29 @@ def _why_not(run: Run, at: int, rank: int) -> str:
         return f"it is ineligible: {run.pool.status_reasons[at]}"
     if at >= latest.facts.pool_size:
         return "it was registered after the latest selection"
-    leased = int(run.state.open.leased_at[at])
-    if leased != NEVER and run.state.leased(latest.step)[at]:
-        return f"it was selected at step {leased} and has not been reported yet"
-    last = int(run.state.last_selected[at])
-    if last == latest.step:
-        return "it was selected in an earlier round of the step"
-    window = reference_window(run.config, run.state, latest.step)
-    if window is not None and window.start <= last < latest.step:
-        return f"it was already chosen in this reference window: selected at step {last}"
-    if last != NEVER and last < latest.step and latest.step - last <= run.config.cool_down_steps:
-        return f"it is cooling down: selected at step {last}, cool_down_steps {run.config.cool_down_steps}"
+    twins = twins_of(run.pool.first_twins(), at).tolist()
+    chosen = next((i for i in twins if i in latest.prompt), None)
+    if chosen is not None:
+        return f"its twin {run.pool.prompt_ids[chosen]!r} was in the batch"
+    for prompt in [at, *twins]:
+        held = _held(run, prompt, latest)
+        if held:
+            return f"{'it' if prompt == at else f'its twin {run.pool.prompt_ids[prompt]!r}'} {held}"
     active = int((run.pool.status == ACTIVE).sum())
     return f"others ranked higher then, or it was excluded by the caller; by now its score ranks {rank} of {active}"
+
+
+def _held(run: Run, at: int, latest: SelectionEvent) -> str:
+    """What a prompt's own selections held back from the latest one: it, and its twins."""
+    leased = int(run.state.open.leased_at[at])
+    if leased != NEVER and run.state.leased(latest.step)[at]:
+        return f"was selected at step {leased} and has not been reported yet"
+    last = int(run.state.last_selected[at])
+    if last == latest.step:
+        return "was selected in an earlier round of the step"
+    window = reference_window(run.config, run.state, latest.step)
+    if window is not None and window.start <= last < latest.step:
+        return f"was already chosen in this reference window: selected at step {last}"
+    if last != NEVER and last < latest.step and latest.step - last <= run.config.cool_down_steps:
+        return f"is cooling down: selected at step {last}, cool_down_steps {run.config.cool_down_steps}"
+    return ""

@@ -50,6 +50,7 @@ class RunMetrics:
         max_steps_since_selected: over active prompts.
         starved_prompts: active, and not selected for more than ``max_unselected_steps``.
         embedded_prompts: prompts with an embedding.
+        twin_prompts: prompts that are a twin of one registered before them.
         estimate_age_steps: last step - step of the newest outcome in the estimate.
         shortfalls: prompts missing from selections, by reason.
         skipped_rollouts: ABORTED or UNSCORABLE.
@@ -79,6 +80,7 @@ class RunMetrics:
     replay: ReplayMetrics
     shortfalls: Mapping[str, int]
     embedded_prompts: int = 0
+    twin_prompts: int = 0
     largest_domain_share: float | None = None
     effective_sample_size: float | None = None
     max_importance_weight: float | None = None
@@ -236,6 +238,7 @@ FAMILIES: tuple[Family | DistributionFamily, ...] = (
     # Pool and selection
     Family(GaugeMetricFamily, "selector_prompts", "Prompts by status.", ("status",), _prompts),
     _gauge("selector_embedded_prompts", "Prompts with an embedding.", lambda r: r.embedded_prompts),
+    _gauge("selector_twin_prompts", "Prompts that are a twin of one registered before.", lambda r: r.twin_prompts),
     _gauge("selector_pool_coverage_ratio", "Share of active prompts ever selected.", lambda r: r.coverage),
     _gauge("selector_steps_since_selected_max", "Over the active prompts.", lambda r: r.max_steps_since_selected),
     _gauge("selector_starved_prompts", "Active and not selected for too long.", lambda r: r.starved_prompts),

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from selector.content import content_hash
 from selector.difficulty.estimate import PoolFeatures
 from selector.difficulty.surface import surface_features
+from selector.neighbours.groups import first_members
 
 ACTIVE, RETIRED, INELIGIBLE = 1, 2, 3
 
@@ -28,6 +30,7 @@ class PromptRecord:
         embedding_row: row in the run's embedding space, -1 = none.
         prior_rate: another model's success rate, NaN = none.
         prior_trials: its number of trials, 0 = none.
+        twin_group: the same number for all prompts that are near-duplicates of each other, 0 = not looked for.
     """
 
     prompt_id: str
@@ -40,6 +43,7 @@ class PromptRecord:
     prior_trials: int
     status: int
     status_reason: str = ""
+    twin_group: int = 0
 
 
 class Pool:
@@ -57,6 +61,8 @@ class Pool:
         self.status_reasons: list[str] = []
         self.embedding_row = np.zeros(0, dtype=np.int64)
         self.token_count = np.zeros(0, dtype=np.int64)
+        self.twin_group = np.zeros(0, dtype=np.int64)
+        self._first_twins: tuple[np.ndarray | None] | None = None
         self._domain_codes: np.ndarray | None = None
         self._prior_rate = np.zeros(0)
         self._prior_trials = np.zeros(0)
@@ -84,6 +90,7 @@ class Pool:
             self.status_reasons[at] = record.status_reason
             self.embedding_row[at] = record.embedding_row
             self.token_count[at] = record.token_count
+            self.twin_group[at] = record.twin_group
             self._prior_rate[at] = record.prior_rate
             self._prior_trials[at] = record.prior_trials
             self._surface[at] = row
@@ -93,6 +100,15 @@ class Pool:
         """``content_bytes`` as ``put`` will make it."""
         replaced = sum(content_bytes(record) - self._content_bytes_at(at) for at, record in changed)
         return self.content_bytes + sum(map(content_bytes, new)) + replaced
+
+    def same_question(self, at: int, text: str, embedding: np.ndarray | None) -> bool:
+        """Whether a prompt was registered with this text and embedding as sent, whatever else was said about it."""
+        content = content_hash(text, embedding, self.domain_names[at], int(self.token_count[at]), *self.prior(at))
+        return content == self.content_hashes[at]
+
+    def prior(self, at: int) -> tuple[float, int]:
+        """Success rate (NaN = none) and trials that a prompt was registered with."""
+        return float(self._prior_rate[at]), int(self._prior_trials[at])
 
     def retire(self, prompts: np.ndarray) -> None:
         """Take prompts out of selection."""
@@ -113,6 +129,7 @@ class Pool:
                 prior_trials=self._prior_trials.copy(),
                 domain=self.domain_codes(),
                 signals={},
+                first_twin=self.first_twins(),
             )
         return self._features
 
@@ -126,6 +143,12 @@ class Pool:
     def active(self) -> np.ndarray:
         """(N,) bool: can be selected."""
         return self.status == ACTIVE
+
+    def first_twins(self) -> np.ndarray | None:
+        """(N,) int64 index of the first prompt that each one is a twin of, itself if of none; None without twins."""
+        if self._first_twins is None:
+            self._first_twins = (first_members(self.twin_group),)
+        return self._first_twins[0]
 
     def domain_codes(self) -> np.ndarray:
         """(N,) int32 code of each prompt's domain, in order of first appearance, -1 = none."""
@@ -149,6 +172,7 @@ class Pool:
         self.status = extended(self.status, count, 0)
         self.embedding_row = extended(self.embedding_row, count, -1)
         self.token_count = extended(self.token_count, count, 0)
+        self.twin_group = extended(self.twin_group, count, 0)
         self._prior_rate = extended(self._prior_rate, count, np.nan)
         self._prior_trials = extended(self._prior_trials, count, 0.0)
         self._surface = np.concatenate([self._surface, np.full((count, 9), np.nan, dtype=np.float32)])
@@ -162,6 +186,7 @@ class Pool:
         self.version += 1
         self._features = None
         self._domain_codes = None
+        self._first_twins = None
 
 
 def content_bytes(record: PromptRecord) -> int:

@@ -6,13 +6,13 @@ a registration that is repeated, after a crash say, goes on where it stopped.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from selector.config import RunConfig
+from selector.content import content_hash
 from selector.embedding.embedder import Embedder
 from selector.embedding.errors import (
     EmbeddingCancelled,
@@ -39,11 +39,13 @@ class Registration:
         records: distinct prompts, in order.
         space: embedding space of their rows, empty when none of them was embedded now.
         width: of that space.
+        embeddings: of each record as it was sent, None = none was.
     """
 
     records: list[PromptRecord]
     space: str
     width: int
+    embeddings: list[np.ndarray | None]
 
 
 def prepare(
@@ -57,7 +59,7 @@ def prepare(
 ) -> Registration:
     """Embed what needs it and build the records.
 
-    Prompts that are registered with the same content and have an embedding keep it, whatever encoder there is now.
+    Prompts that are registered as the same question and have an embedding keep it, whatever encoder there is now.
 
     Args:
         run_space: embedding space the run is in already, empty = none yet.
@@ -121,31 +123,26 @@ def prepare(
             Reason.DEADLINE_EXCEEDED, "the call ended while texts were embedded; repeat it to go on"
         ) from error
     records = [_record(config, *prompt) for prompt in zip(specs, contents, rows.tolist(), strict=True)]
-    return Registration(records, space, width)
+    return Registration(records, space, width, [spec.embedding for spec in specs])
 
 
 def _registered(pool: Pool, spec: PromptSpec, content: bytes) -> int | None:
-    """Index of the prompt, if it is registered with the same content."""
+    """Index of the prompt, if it is registered as the same question."""
     at = pool.index.get(spec.prompt_id)
-    return at if at is not None and pool.content_hashes[at] == content else None
+    if at is None or pool.content_hashes[at] == content:
+        return at
+    return at if pool.same_question(at, spec.text, spec.embedding) else None
 
 
-def content_hash(spec: PromptSpec) -> bytes:
-    """(32 bytes) of everything that makes two registrations of a prompt the same."""
-    digest = hashlib.sha256()
-    embedding = b"" if spec.embedding is None else spec.embedding.astype("<f4").tobytes()
-    prior = "" if np.isnan(spec.prior_rate) else f"{spec.prior_rate!r}/{spec.prior_trials}"
-    for part in (spec.text.encode(), embedding, spec.domain.encode(), str(spec.token_count).encode(), prior.encode()):
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+def _content(spec: PromptSpec) -> bytes:
+    return content_hash(spec.text, spec.embedding, spec.domain, spec.token_count, spec.prior_rate, spec.prior_trials)
 
 
 def _distinct(specs: Sequence[PromptSpec]) -> tuple[list[int], list[bytes]]:
     """Position and content hash of one spec per id; the same id may be sent twice only with the same content."""
     seen: dict[str, tuple[int, bytes]] = {}
     for i, spec in enumerate(specs):
-        content = content_hash(spec)
+        content = _content(spec)
         earlier = seen.setdefault(spec.prompt_id, (i, content))
         if earlier[1] != content:
             raise invalid(

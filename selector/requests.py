@@ -65,6 +65,30 @@ class RetireResult:
 
 
 @dataclass(frozen=True)
+class ImportRequest:
+    """Other models' success rates on prompts: parallel (n,) rates in [0, 1] and trials, 0 = no prior.
+
+    Attributes:
+        step: the step that a rewind takes the import back with, None = it belongs to no step.
+    """
+
+    prompt_ids: Sequence[str]
+    rates: np.ndarray
+    trials: np.ndarray
+    step: int | None
+    key: RequestKey
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """Counts of prompts whose prior was imported, and of ids that are not registered, up to ten of them listed."""
+
+    imported: int
+    unknown: int
+    unknown_prompt_ids: list[str]
+
+
+@dataclass(frozen=True)
 class SelectRequest:
     """A batch to select; ``shard_index`` of ``shard_count`` is this caller's part of it."""
 

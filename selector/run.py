@@ -11,39 +11,54 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
 from selector.answered import AnsweredRequests
 from selector.batches import batch_of, new_selection, replay_share
-from selector.config import INFORMATIVE_TOLERANCE, RunConfig
+from selector.config import RunConfig
 from selector.difficulty.adapter import Adapter
-from selector.difficulty.estimate import PoolFeatures
+from selector.difficulty.estimate import Estimate, PoolFeatures
 from selector.difficulty.registry import estimator_of
 from selector.embedding.errors import EmbeddingDamagedError
-from selector.errors import FieldViolation, ServiceError, invalid_fields
+from selector.errors import ServiceError
 from selector.estimates import Answer, EstimateKeeper
 from selector.events import (
     REPORT,
     SELECTION,
+    Event,
+    PriorsEvent,
     ReplacementEvent,
-    ReportEvent,
-    ReportFacts,
     SelectionEvent,
     TrainingEvent,
     TrainingFacts,
     check_prompts,
     decode,
 )
-from selector.outcomes import MappedOutcomes, map_outcomes
+from selector.imported_priors import AS_REGISTERED
+from selector.neighbours.search import CPU
+from selector.neighbours.twins import TwinIndex
 from selector.pool import INELIGIBLE, RETIRED, Pool, PromptRecord
 from selector.quotas import Ledger, Quotas, Usage
+from selector.refusals import (
+    content_differs,
+    embedding_mismatch,
+    embeddings_damaged,
+    selection_differs,
+    unknown_prompts,
+)
+from selector.registration import Registration
+from selector.replay.answers import Sample
 from selector.replay.errors import StorageFailed
 from selector.replay.group import GroupRules
 from selector.replay.plans import SampleRequest
 from selector.replay.replay_run import ReplayRun
+from selector.reports import new_report
 from selector.requests import (
     Batch,
+    ImportRequest,
+    ImportResult,
     PromptSpec,
     RegisterResult,
     ReportRequest,
@@ -83,19 +98,21 @@ class Run:
         gather: Callable[[str, int, np.ndarray], np.ndarray],
         snapshots: RunSnapshots,
         ledger: Ledger | None = None,
+        neighbours_device: str = CPU,
     ) -> None:
         """
         Args:
             adapters: trained adapters by name.
             gather: (embedding space, width, rows (n,)) -> (n, width) float32.
             ledger: what the run may keep; None = as much as it likes.
+            neighbours_device: where nearest neighbours are searched for, cpu or cuda.
         """
         self.row = row
         self.config = config
         self.store = store
         self.replay = replay
         self.keeper = keeper
-        self.answered = AnsweredRequests(store, row.id)
+        self.answered = AnsweredRequests(store, row.id, replay.pushed)
         self.adapter = RunAdapter(config.estimator.adapter, adapters.get(config.estimator.adapter))
         self._gather = gather
         self._snapshots = snapshots
@@ -105,7 +122,9 @@ class Run:
         )
         # Since the server started, by reason; nothing of a refused group is stored.
         self.refused_groups: Counter[str] = Counter()
+        self._neighbours_device = neighbours_device
         self.pool = Pool()
+        self._twins = TwinIndex(config.twin_similarity, neighbours_device)
         self.state = self._fresh_state()
         # Whether the log has been rewound, and the state not yet.
         self._behind = False
@@ -113,6 +132,7 @@ class Run:
     def load(self) -> None:
         """Rebuild memory from what is stored."""
         self.pool = Pool()
+        self._twins = TwinIndex(self.config.twin_similarity, self._neighbours_device)
         self.pool.put(self.store.prompts(self.row.id))
         self._refold()
 
@@ -136,14 +156,11 @@ class Run:
         new = {spec.prompt_id for spec in specs if spec.prompt_id not in self.pool.index}
         self._ledger.check(self.row.id, prompts=len(self.pool) + len(new))
 
-    def register(
-        self, records: Sequence[PromptRecord], space: str, width: int, replace: bool, key: RequestKey
-    ) -> RegisterResult:
-        """Add prompts. The records of one call have distinct ids.
+    def register(self, prepared: Registration, replace: bool, key: RequestKey) -> RegisterResult:
+        """Add prompts.
 
-        Args:
-            space: embedding space the records' rows are in, empty when none has an embedding.
-            width: of that space.
+        What is known about a prompt belongs to its question, the text and the embedding: it is forgotten when they
+        change, and stays when only the domain, the token count or the prior does.
 
         Raises:
             ServiceError: QUOTA_EXCEEDED, PROMPT_CONTENT_DIFFERS, EMBEDDING_MISMATCH.
@@ -151,18 +168,26 @@ class Run:
         done = self.answered.find(key, RegisterResult)
         if done is not None:
             return done
+        space, width = prepared.space, prepared.width
         self._check_space(space, width)
         new: list[PromptRecord] = []
         changed: list[tuple[int, PromptRecord]] = []
+        # Of these, other questions; and prompts whose registered prior takes the place of an imported one.
+        questions: list[int] = []
+        outdated: list[int] = []
         # The same content, but an embedding where there was none, or back from retirement.
         refreshed: list[tuple[int, PromptRecord]] = []
         unchanged = restored = 0
-        for record in records:
+        for record, embedding in zip(prepared.records, prepared.embeddings, strict=True):
             at = self.pool.index.get(record.prompt_id)
             if at is None:
                 new.append(record)
             elif self.pool.content_hashes[at] != record.content_hash:
                 changed.append((at, record))
+                if not self.pool.same_question(at, record.text, embedding):
+                    questions.append(at)
+                elif self._prior_differs(at, record):
+                    outdated.append(at)
             elif replace and self.pool.status[at] == RETIRED:
                 refreshed.append((at, record))
                 restored += 1
@@ -172,13 +197,19 @@ class Run:
                 if record.embedding_row >= 0 and self.pool.embedding_row[at] != record.embedding_row:
                     refreshed.append((at, dataclasses.replace(record, status=int(self.pool.status[at]))))
         if changed and not replace:
-            raise self._content_differs(changed)
+            raise content_differs([record.prompt_id for _, record in changed])
         placed = [*((len(self.pool) + i, r) for i, r in enumerate(new)), *changed, *refreshed]
+        placed = self._with_twins(placed, space or self.row.space, width or self.row.width)
         refused = [r.prompt_id for _, r in placed if r.status == INELIGIBLE]
         result = RegisterResult(len(new), unchanged, len(changed) + restored, len(refused), refused[:_LISTED])
-        event = None
-        if changed:
-            event = ReplacementEvent(self.state.next_seq, np.array([at for at, _ in changed], dtype=np.int32))
+        events: list[Event] = []
+        if questions:
+            events.append(ReplacementEvent(self.state.next_seq, np.array(questions, dtype=np.int32)))
+        if outdated:
+            prompts, count = np.array(outdated, dtype=np.int32), len(outdated)
+            as_registered = np.full(count, AS_REGISTERED, dtype=np.int32)
+            seq = self.state.next_seq + len(events)
+            events.append(PriorsEvent(seq, None, prompts, np.zeros(count), as_registered))
         room = self._ledger.change(
             self.row.id,
             prompts=len(self.pool) + len(new),
@@ -186,7 +217,7 @@ class Run:
         )
         with room, self.store.transaction() as tx:
             tx.put_prompts(self.row.id, placed)
-            if event is not None:
+            for event in events:
                 tx.append_event(self.row.id, event.to_row())
             if space and not self.row.space:
                 tx.update_run(self.row.id, space=space, width=width)
@@ -195,6 +226,48 @@ class Run:
             self.row = dataclasses.replace(self.row, space=space, width=width)
         self.pool.put([record for _, record in placed])
         self.state.grow(len(self.pool))
+        for event in events:
+            self.state.apply(event)
+        return result
+
+    def _with_twins(
+        self, placed: Sequence[tuple[int, PromptRecord]], space: str, width: int
+    ) -> list[tuple[int, PromptRecord]]:
+        """The records with the twin group that each belongs to."""
+        gather = (lambda rows: self._gather(space, width, rows)) if space else None
+        groups = self._twins.groups(self.pool, placed, gather)
+        return [
+            (at, record if group == 0 else dataclasses.replace(record, twin_group=group))
+            for (at, record), group in zip(placed, groups, strict=True)
+        ]
+
+    def _prior_differs(self, at: int, record: PromptRecord) -> bool:
+        """Whether a prompt that has an imported prior comes with another one than it was registered with."""
+        if self.state.priors.trials[at] == AS_REGISTERED:
+            return False
+        rate, trials = self.pool.prior(at)
+        return trials != record.prior_trials or (trials > 0 and rate != record.prior_rate)
+
+    def import_priors(self, request: ImportRequest) -> ImportResult:
+        """Give registered prompts other priors; ids that are not registered are counted and left out."""
+        done = self.answered.find(request.key, ImportResult)
+        if done is not None:
+            return done
+        found = np.array([self.pool.index.get(prompt_id, -1) for prompt_id in request.prompt_ids], dtype=np.int32)
+        known = found >= 0
+        unknown = np.flatnonzero(~known)
+        result = ImportResult(
+            int(known.sum()), len(unknown), [request.prompt_ids[i] for i in unknown[:_LISTED].tolist()]
+        )
+        event = None
+        if known.any():
+            event = PriorsEvent(
+                self.state.next_seq, request.step, found[known], request.rates[known], request.trials[known]
+            )
+        with self.store.transaction() as tx:
+            if event is not None:
+                tx.append_event(self.row.id, event.to_row())
+            self.answered.remember(tx, request.key, result, request.step)
         if event is not None:
             self.state.apply(event)
         return result
@@ -223,11 +296,10 @@ class Run:
         """
         self.reconcile()
         self.answered.check(request.key)
-        row = self.store.find_selection(self.row.id, request.step, request.purpose, request.round)
-        if row is not None:
-            event = SelectionEvent.from_row(row)
+        event = self._selected(request)
+        if event is not None:
             if event.fingerprint != request.key.fingerprint:
-                raise self._selection_differs(request, event)
+                raise selection_differs(request, event)
             return batch_of(self.pool, event, request.shard_index, request.shard_count)
         excluded = self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
         answer = self.estimate(request.step, budget_s)
@@ -245,6 +317,23 @@ class Run:
         self.state.apply(event)
         return batch_of(self.pool, event, request.shard_index, request.shard_count)
 
+    def select_awaits(self, request: SelectRequest) -> Future[Estimate] | None:
+        """What ``select`` would wait for next; see ``estimate_awaits``."""
+        return None if self._selected(request) is not None else self.estimate_awaits(request.step)
+
+    def _selected(self, request: SelectRequest) -> SelectionEvent | None:
+        row = self.store.find_selection(self.row.id, request.step, request.purpose, request.round)
+        return None if row is None else SelectionEvent.from_row(row)
+
+    def estimate_awaits(self, step: int) -> Future[Estimate] | None:
+        """What ``estimate`` would wait for next, computed in the background from now on; None = nothing.
+
+        Raises:
+            ServiceError: as ``estimate``.
+        """
+        self.adapter.check_usable(self.row.run_id, self.row.space, self.row.width)
+        return self.keeper.computing(self.state, self.features(), step)
+
     def estimate(self, step: int, budget_s: float | None = None) -> Answer:
         """The estimate of the whole pool for ``step``; see EstimateKeeper.current.
 
@@ -254,6 +343,17 @@ class Run:
         self.adapter.check_usable(self.row.run_id, self.row.space, self.row.width)
         return self.keeper.current(self.state, self.features(), step, budget_s)
 
+    def sample(self, request: SampleRequest, part: tuple[int, int], key: RequestKey) -> Sample:
+        """The replay sample of a step; see ``ReplayRun.sample``."""
+        self.reconcile()
+        known = self.answered.check(key)
+        sample = self.replay.sample(request, part)
+        # An empty answer is not recorded: the step is free for another one.
+        if key.request_id and not known and self.replay.answered(request.step):
+            with self.store.transaction() as tx:
+                self.answered.remember(tx, key, None, request.step)
+        return sample
+
     # --- reports --------------------------------------------------------------------------------------------------
 
     def report(self, request: ReportRequest) -> ReportResult:
@@ -262,43 +362,7 @@ class Run:
         if done is not None:
             return dataclasses.replace(done, already_applied=True)
         prompts = self.indices([p.prompt_id for p in request.prompts], "outcomes", ".prompt_id")
-        mapped: list[MappedOutcomes] = []
-        violations: list[FieldViolation] = []
-        for i, prompt in enumerate(request.prompts):
-            found = map_outcomes(self.config, prompt.outcomes, prompt.statuses, f"outcomes[{i}].outcomes")
-            if isinstance(found, MappedOutcomes):
-                mapped.append(found)
-            else:
-                description = f"{found.description} (prompt {prompt.prompt_id!r})"
-                violations.append(dataclasses.replace(found, description=description))
-        if violations:
-            raise invalid_fields(violations, Reason.INVALID_OUTCOME)
-        belonging = self.state.open.belonging(prompts.tolist(), request.purpose, request.step)
-        facts = ReportFacts(
-            sum(m.skipped for m in mapped), sum(m.dropped for m in mapped), sum(m.clipped for m in mapped)
-        )
-        event = ReportEvent(
-            seq=self.state.next_seq,
-            step=request.step,
-            purpose=request.purpose,
-            prompt=prompts.astype(np.int32),
-            count=np.array([len(m.outcomes) for m in mapped], dtype=np.int32),
-            outcomes=np.concatenate([np.zeros(0), *(m.outcomes for m in mapped)]),
-            predicted=np.array([selection.difficulty for selection in belonging]),
-            population=np.array([selection.population for selection in belonging]),
-            arm=np.array([selection.arm for selection in belonging], dtype=np.uint8),
-            facts=facts,
-        )
-        empty = sum(len(m.outcomes) == 0 for m in mapped)
-        informative = sum(len(m.outcomes) > 0 and np.ptp(m.outcomes) > INFORMATIVE_TOLERANCE for m in mapped)
-        result = ReportResult(
-            applied_groups=len(mapped) - empty,
-            informative_groups=int(informative),
-            empty_groups=empty,
-            skipped_rollouts=facts.skipped_rollouts,
-            dropped_rollouts=facts.dropped_rollouts,
-            clipped_outcomes=facts.clipped_outcomes,
-        )
+        event, result = new_report(self.config, self.state, request, prompts)
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, result, request.step)
@@ -380,16 +444,7 @@ class Run:
         found = np.array([index.get(prompt_id, -1) for prompt_id in prompt_ids], dtype=np.int64)
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
-            listed = ", ".join(repr(prompt_ids[i]) for i in unknown[:_LISTED])
-            violations = [
-                FieldViolation(f"{path}[{i}]{suffix}", f"unknown prompt {prompt_ids[i]!r}") for i in unknown[:_LISTED]
-            ]
-            raise ServiceError(
-                Reason.UNKNOWN_PROMPT,
-                f"{path}: {len(unknown)} unknown prompt(s) in run {self.row.run_id!r}: {listed}",
-                violations=violations,
-                metadata={"unknown": str(len(unknown))},
-            )
+            raise unknown_prompts(self.row.run_id, prompt_ids, unknown.tolist(), path, suffix)
         return found
 
     def features(self) -> PoolFeatures:
@@ -398,13 +453,16 @@ class Run:
         try:
             content = self.pool.features((lambda rows: self._gather(space, width, rows)) if space else None)
         except EmbeddingDamagedError as error:
-            raise self._embeddings_damaged(error) from error
+            damaged = np.flatnonzero(np.isin(self.pool.embedding_row, error.rows))
+            ids = [self.pool.prompt_ids[i] for i in damaged.tolist()]
+            raise embeddings_damaged(self.row.run_id, ids, error.directory) from error
         # One number that changes with either part: what is derived from the columns is cached by it.
-        version = (content.version << 32) + self.state.signals_version
-        return dataclasses.replace(content, version=version, signals=dict(self.state.signals))
+        version = (content.version << 32) + self.state.signals_version + self.state.priors.version
+        features = dataclasses.replace(content, version=version, signals=dict(self.state.signals))
+        return self.state.priors.over(features)
 
     def _fresh_state(self) -> RunState:
-        return RunState(self.config, estimator_of(self.config, self.adapter.adapter))
+        return RunState(self.config, estimator_of(self.config, self.adapter.adapter, self._neighbours_device))
 
     def _refold(self) -> None:
         self.keeper.forget()
@@ -423,40 +481,6 @@ class Run:
 
     def _check_space(self, space: str, width: int) -> None:
         if space and self.row.space and (space, width) != (self.row.space, self.row.width):
-            raise ServiceError(
-                Reason.EMBEDDING_MISMATCH,
-                f"prompts[].embedding: the run's embeddings are {self.row.width} wide in space {self.row.space!r}; "
-                f"got {width} in {space!r}",
-                violations=[FieldViolation("prompts[].embedding", f"expected width {self.row.width}; got {width}")],
-            )
+            raise embedding_mismatch(self.row.space, self.row.width, space, width)
         if space:
             self.adapter.check_width(width)
-
-    def _embeddings_damaged(self, error: EmbeddingDamagedError) -> ServiceError:
-        ids = [self.pool.prompt_ids[i] for i in np.flatnonzero(np.isin(self.pool.embedding_row, error.rows)).tolist()]
-        listed = ", ".join(repr(prompt_id) for prompt_id in ids[:_LISTED])
-        return ServiceError(
-            Reason.EMBEDDINGS_DAMAGED,
-            f"run {self.row.run_id!r} cannot be predicted: the embeddings of {len(ids)} prompt(s) in {error.directory} "
-            f"were damaged on disk: {listed}; register them again as they were",
-            metadata={"damaged": str(len(ids))},
-        )
-
-    def _content_differs(self, changed: Sequence[tuple[int, PromptRecord]]) -> ServiceError:
-        ids = [record.prompt_id for _, record in changed]
-        listed = ", ".join(repr(prompt_id) for prompt_id in ids[:_LISTED])
-        return ServiceError(
-            Reason.PROMPT_CONTENT_DIFFERS,
-            f"prompts: {len(ids)} registered prompt(s) have other content: {listed}; set replace to change them",
-            violations=[FieldViolation("prompts", f"other content for {prompt_id!r}") for prompt_id in ids[:_LISTED]],
-            metadata={"differing": str(len(ids))},
-        )
-
-    def _selection_differs(self, request: SelectRequest, event: SelectionEvent) -> ServiceError:
-        return ServiceError(
-            Reason.SELECTION_DIFFERS,
-            f"step {request.step} round {request.round} was selected before with other arguments: batch_size "
-            f"{event.facts.batch_size}, now {request.batch_size}, or another fresh_only or exclude_prompt_ids; "
-            "rewind first when training starts over, use the next round for a further selection within the step",
-            violations=[FieldViolation("round", "already answered for other arguments")],
-        )

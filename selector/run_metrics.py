@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from selector.metric_families import AGE_BOUNDS, TIMES_SAMPLED_BOUNDS, ReplayMetrics, RunMetrics
+from selector.neighbours.groups import count_twins
 from selector.open_selections import NEVER
 from selector.pool import ACTIVE, INELIGIBLE, RETIRED
 from selector.quality import Distribution
@@ -52,6 +53,7 @@ def run_metrics(run: Run, last_active: float) -> RunMetrics:
         late_reports=state.late_reports,
         replay=_replay_metrics(run),
         embedded_prompts=int((pool.embedding_row >= 0).sum()),
+        twin_prompts=count_twins(pool.first_twins()),
         largest_domain_share=_largest_domain_share(run),
         effective_sample_size=training.effective_sample_size,
         max_importance_weight=training.max_importance_weight,

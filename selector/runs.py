@@ -25,6 +25,7 @@ from selector.embedding.errors import EmbeddingStorageError, SpaceMismatchError
 from selector.embedding.store import EmbeddingStore
 from selector.errors import FieldViolation, ServiceError, invalid
 from selector.estimates import EstimateKeeper
+from selector.neighbours.search import CPU
 from selector.quotas import Ledger, Quotas
 from selector.replay.errors import StorageFailed
 from selector.replay.replay_run import ReplayRun
@@ -59,6 +60,7 @@ class Runs:
         now: Callable[[], float],
         quotas: Quotas | None = None,
         reserve: Reserve | None = None,
+        neighbours_device: str = CPU,
     ) -> None:
         """
         Args:
@@ -70,6 +72,7 @@ class Runs:
             now: Unix seconds.
             quotas: what the runs may keep; None = as much as they like.
             reserve: disk space for what frees space; None = there is none.
+            neighbours_device: where nearest neighbours are searched for, cpu or cuda.
         """
         self._store = store
         self._replay = replay
@@ -83,6 +86,7 @@ class Runs:
         self._now = now
         self.ledger = Ledger(quotas or Quotas())
         self._reserve = reserve
+        self._neighbours_device = neighbours_device
         self._runs: dict[str, Run] = {}
         # Numbers of runs that are gone and whose replay groups are still there.
         self._undropped: set[int] = set()
@@ -168,12 +172,13 @@ class Runs:
             self._runs[run_id] = run
             return run, True
 
-    def delete(self, run_id: str, request_id: str) -> None:
+    def delete(self, run_id: str, key: RequestKey) -> None:
         """Delete a run with its pool, history and replay groups; embeddings stay, since runs may share them.
 
         Raises:
-            ServiceError: RUN_NOT_FOUND, or REQUEST_ID_REUSED when the id deleted another run.
+            ServiceError: RUN_NOT_FOUND, or REQUEST_ID_REUSED when the id deleted another run or was of another call.
         """
+        request_id = key.request_id
         with self._changing:
             deleted = self._store.find_deletion(request_id) if request_id else None
             if deleted == run_id:
@@ -183,6 +188,7 @@ class Runs:
                     "request_id", f"{request_id!r} was used before to delete {deleted!r}", Reason.REQUEST_ID_REUSED
                 )
             run = self.get(run_id)
+            run.answered.check(key)
             self._spend(lambda: self._delete(run, request_id))
             del self._runs[run_id]
             self.ledger.close(run.row.id)
@@ -230,6 +236,13 @@ class Runs:
             if existing is not None and (existing.row.forked_from, existing.row.forked_at) == (run_id, step):
                 # A repeated call, such as a client's retry after a lost answer.
                 return existing
+            if known and existing is None:
+                raise ServiceError(
+                    Reason.RUN_NOT_FOUND,
+                    f"new_run_id: the run {new_run_id!r} that this request made was deleted since; "
+                    "another request_id makes it anew",
+                    metadata={"run_id": new_run_id},
+                )
             if existing is not None:
                 raise ServiceError(
                     Reason.RUN_EXISTS,
@@ -299,6 +312,7 @@ class Runs:
             gather=self._gather,
             snapshots=RunSnapshots(self._snapshots, self._store, row.id, self._snapshot_groups),
             ledger=self.ledger,
+            neighbours_device=self._neighbours_device,
         )
 
     def _gather(self, space: str, width: int, rows: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ class ServerSettings:
         encoder: ``default``, ``none``, or a sentence-transformers model name or path.
         device: torch device of the encoder.
         encoder_threads: threads of the encoder, 0 = torch's choice.
+        neighbours_device: where nearest neighbours are searched for, ``cpu`` or ``cuda``.
         adapters: name -> file of trained adapters.
         tokens: valid bearer tokens besides those of the file; without either, everybody may do everything.
         token_file: see ``selector.service.token_file``.
@@ -45,6 +46,7 @@ class ServerSettings:
     encoder: str = "default"
     device: str = "cpu"
     encoder_threads: int = 0
+    neighbours_device: str = "cpu"
     adapters: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     tokens: tuple[Grant, ...] = field(default=(), repr=False)
     token_file: Path | None = None

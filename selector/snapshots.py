@@ -25,7 +25,16 @@ from selector.storage.snapshot_files import SnapshotFiles, SnapshotKey
 _log = logging.getLogger("selector.snapshots")
 
 # What the fold of a log depends on besides the log.
-_FOLDING = ("config.py", "events.py", "open_selections.py", "quality.py", "snapshots.py", "state.py", "state_codec.py")
+_FOLDING = (
+    "config.py",
+    "events.py",
+    "imported_priors.py",
+    "open_selections.py",
+    "quality.py",
+    "snapshots.py",
+    "state.py",
+    "state_codec.py",
+)
 _COMPUTING = ("numpy", "scipy", "curriculum-selector")
 
 # A server that stops saves what takes longer than this share of an interval to fold.

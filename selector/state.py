@@ -20,12 +20,14 @@ from selector.events import (
     TRAIN,
     Event,
     EventRow,
+    PriorsEvent,
     ReplacementEvent,
     ReportEvent,
     SelectionEvent,
     TrainingEvent,
     TrainingFacts,
 )
+from selector.imported_priors import ImportedPriors
 from selector.open_selections import NEVER, OpenSelections
 from selector.pool import extended
 from selector.quality import QualityWindow
@@ -69,6 +71,7 @@ class RunState:
         self.open = OpenSelections()
         self.signals: dict[str, np.ndarray] = {}
         self.signals_version = 0
+        self.priors = ImportedPriors()
 
         self.latest_selection: SelectionEvent | None = None
         self.pool_size_at_start: int | None = None
@@ -96,6 +99,7 @@ class RunState:
             return
         self.last_selected = extended(self.last_selected, count, NEVER)
         self.open.grow(count)
+        self.priors.grow(count)
         self.signals = {name: extended(column, count, np.nan) for name, column in self.signals.items()}
 
     def apply(self, event: Event) -> None:
@@ -107,6 +111,8 @@ class RunState:
             self._apply_report(event)
         elif isinstance(event, TrainingEvent):
             self._apply_training(event)
+        elif isinstance(event, PriorsEvent):
+            self._apply_priors(event)
         else:
             self._apply_replacement(event)
 
@@ -121,6 +127,7 @@ class RunState:
             "estimator": self.estimator.state_dict(),
             # Names come from callers and may be of any form, so they are no keys here.
             "signals": [[name, column] for name, column in self.signals.items()],
+            "priors": self.priors.state_dict(),
             "latest_selection": None if latest is None else asdict(latest.to_row()),
             "replaced": np.array(sorted(self.replaced), dtype=np.int64),
             "shortfalls": [[reason, count] for reason, count in self.shortfalls.items()],
@@ -140,6 +147,7 @@ class RunState:
         self.quality.load_state_dict(state["quality"])
         self.estimator.load_state_dict(state["estimator"])
         self.signals = {name: column.copy() for name, column in state["signals"]}
+        self.priors.load_state_dict(state["priors"])
         latest = state["latest_selection"]
         self.latest_selection = None if latest is None else SelectionEvent.from_row(EventRow(**latest))
         self.replaced = set(state["replaced"].tolist())
@@ -237,9 +245,15 @@ class RunState:
             self.signals[name] = column
             self.signals_version += 1
 
+    def _apply_priors(self, event: PriorsEvent) -> None:
+        if event.step is not None:
+            self.last_step = max(self.last_step, event.step)
+        self.priors.put(event.prompt, event.rate, event.trials)
+
     def _apply_replacement(self, event: ReplacementEvent) -> None:
         self.replaced.update(int(i) for i in event.prompt)
         self.estimator.forget(event.prompt)
+        self.priors.forget(event.prompt)
         self.evidence_version += 1
         for name, column in self.signals.items():
             self.signals[name] = column.copy()

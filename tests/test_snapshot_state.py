@@ -16,6 +16,7 @@ from selector.events import (
     REFERENCE,
     TRAIN,
     Event,
+    PriorsEvent,
     ReplacementEvent,
     ReportEvent,
     ReportFacts,
@@ -52,7 +53,7 @@ def _fresh(explicit: dict[str, Any]) -> RunState:
 
 
 def _events() -> Iterator[Event]:
-    """Selections, of which some are reported late, in parts or never; references, signals and a replacement."""
+    """Selections, of which some are reported late, in parts or never; references, signals, priors and a replacement."""
     random = np.random.default_rng(5)
     seq = 0
 
@@ -108,6 +109,10 @@ def _events() -> Iterator[Event]:
             seq += 1
             signal = (chosen.prompt, random.random(BATCH))
             yield TrainingEvent(seq, step, TrainingFacts(0.5, None, 0.1, step), {"$entropy": signal})
+        if step % 4 == 2:
+            seq += 1
+            trials = random.integers(-1, 9, BATCH).astype(np.int32)
+            yield PriorsEvent(seq, step if step % 8 == 2 else None, chosen.prompt, random.random(BATCH), trials)
         if step % 6 == 4:
             seq += 1
             yield ReplacementEvent(seq, chosen.prompt[:2])

@@ -8,6 +8,7 @@ from selector import __version__
 from selector.cli.backup import backup, restore
 from selector.cli.demo import demo
 from selector.cli.evaluate import evaluate
+from selector.cli.import_prior import import_prior
 from selector.cli.inspection import explain, export, runs, show
 from selector.cli.serve import health, serve
 from selector.cli.train_adapter import train_adapter
@@ -20,5 +21,19 @@ def cli() -> None:
     """Curriculum Selector: chooses what a language model practises on during RL fine-tuning."""
 
 
-for command in (serve, health, runs, show, explain, export, backup, restore, verify, demo, evaluate, train_adapter):
+for command in (
+    serve,
+    health,
+    runs,
+    show,
+    explain,
+    export,
+    import_prior,
+    backup,
+    restore,
+    verify,
+    demo,
+    evaluate,
+    train_adapter,
+):
     cli.add_command(command)

@@ -74,6 +74,7 @@ def show(run_id: str, target: str, state_dir: Path | None, token: str | None, js
                     f"{pool.selected} at least once, {pool.never_selected} active never, {pool.leased} on lease",
                 ),
                 ("pool changes", f"{pool.registered_after_start} registered after the start, {pool.replaced} replaced"),
+                ("twins", f"{quality.twin_prompts} of prompts registered before" if quality.twin_prompts else None),
                 ("embeddings", f"{run.embedding_width} wide, {run.encoder}" if run.encoder else None),
                 ("replay", f"{run.replay_groups} groups, {size(run.replay_bytes)}"),
                 ("reference due", run.reference_due),
@@ -153,6 +154,7 @@ def explain(
                 ("status", f"{found.status} {found.status_reason}".strip()),
                 ("predicted difficulty", f"{found.predicted_difficulty:.3f} ± {found.standard_error:.3f}"),
                 ("rests on", f"{found.basis}, own outcomes weigh {found.own_weight:.2f}"),
+                ("twins", ", ".join(found.twin_prompt_ids) or None),
                 ("rank of its score", found.score_rank or None),
                 ("not selected because", found.not_selected_because or "it was selected"),
             ]

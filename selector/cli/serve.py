@@ -118,6 +118,13 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     help="Threads of the encoder, 0 = torch's choice.",
 )
 @_option(
+    "--neighbours-device",
+    env="NEIGHBOURS_DEVICE",
+    default="cpu",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Where faiss searches for nearest neighbours; cuda needs the [gpu] extra instead of [server].",
+)
+@_option(
     "--adapter",
     "adapters",
     env="ADAPTERS",
@@ -213,7 +220,8 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
 def serve(config: Path | None, log_level: str, token: str, **values: Any) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
-    Prints one line with the bound addresses when it serves; logs go to standard error.
+    Prints one line with the bound addresses when it serves; logs go to standard error. Exit code 1 when it could not
+    start, or stopped serving although nobody asked for it.
     """
     from selector.grants import admin
     from selector.settings import ServerSettings
@@ -245,11 +253,17 @@ async def _serve(settings: Any) -> int:
         return 1
     metrics = server.metrics_address or "none"
     click.echo(f"selector: serving grpc={server.address} metrics={metrics} state-dir={settings.state_dir}")
-    await stop.wait()
+    asked, ended = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.ended())
+    await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+    failed = ended.done() and not asked.done()
+    if failed:
+        log.error("gRPC has stopped serving although nobody asked for it; the service ends", exc_info=ended.exception())
+    for waiting in (asked, ended):
+        waiting.cancel()
     log.info("stopping: calls in flight have %g s", settings.grace_s)
     await server.stop()
     log.info("stopped")
-    return 0
+    return 1 if failed else 0
 
 
 @click.command()

@@ -3,6 +3,10 @@
 Plain attention without calibration (arXiv 2506.05316, section 4.1), of all prompts to all references, and of each
 reference to the others alone. Projections of the pool are cached by content, so that after the first estimate only new
 or replaced prompts are projected.
+
+With a shortlist, a prompt attends only to as many references, those it would give most weight to, found with faiss. On
+a CPU that is no faster than attending to all of them, which takes the same products (docs/prediction.md). References
+that are left out attend to all others either way.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import PoolFeatures
 from selector.difficulty.reference_set import References
 from selector.difficulty.tiles import TILE_ROWS, LatestValue, TileProjectionCache
+from selector.neighbours.search import CPU, nearest
 
 _FEWEST_REFERENCES = 3
 # float32 exp neither overflows, summed over any reference set, nor loses bits below this score; beyond it the largest
@@ -42,6 +47,8 @@ class Attention:
         covered: (N,) bool, prompts with an embedding.
         as_query: (K, h) query side of the references.
         as_reference: (K, h) their reference side.
+        shortlist: the most references that a prompt attends to, 0 = all.
+        device: where they are searched for, cpu or cuda.
     """
 
     adapter: Adapter
@@ -50,9 +57,13 @@ class Attention:
     covered: np.ndarray
     as_query: np.ndarray
     as_reference: np.ndarray
+    shortlist: int = 0
+    device: str = CPU
 
     def difficulty(self) -> np.ndarray:
         """``sum_i a_i d_i`` of every prompt, (N,) float64, from float32 products."""
+        if 0 < self.shortlist < len(self.references):
+            return self._shortlisted()
         keys = np.ascontiguousarray(self.as_reference.T) / np.float32(np.sqrt(self.as_reference.shape[1]))
         measured = self.references.difficulty
         sums_of = np.stack([measured, np.ones_like(measured)]).astype(np.float32)
@@ -65,6 +76,16 @@ class Attention:
             np.exp(scores, out=scores)
             sums = (sums_of @ scores.T).astype(np.float64)
             difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = sums[0] / sums[1]
+        return difficulty[: len(self.covered)]
+
+    def _shortlisted(self) -> np.ndarray:
+        measured = self.references.difficulty
+        difficulty = np.empty(len(self.tiles) * TILE_ROWS)
+        for index, tile in enumerate(self.tiles):
+            scores, rows = nearest(tile, self.as_reference, self.shortlist, self.device)
+            weights = np.exp((scores - scores[:, :1]).astype(np.float64) / np.sqrt(tile.shape[1]))
+            attended = (weights * measured[rows]).sum(axis=1) / weights.sum(axis=1)
+            difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = attended
         return difficulty[: len(self.covered)]
 
     def left_out(self) -> LeftOut:
@@ -90,14 +111,19 @@ class Attention:
         query = self.tiles[prompt // TILE_ROWS][prompt % TILE_ROWS].astype(np.float64)
         scores = self.as_reference.astype(np.float64) @ query / np.sqrt(len(query))
         weights: np.ndarray = np.exp(scores - scores.max())
+        if 0 < self.shortlist < len(weights):
+            weights[np.argsort(-scores, kind="stable")[self.shortlist :]] = 0.0
         return weights / weights.sum()
 
 
 class Attending:
     """Prepares attention under one adapter, layer norm alone if there is none. Copies of an estimator share it."""
 
-    def __init__(self, adapter: Adapter | None) -> None:
+    def __init__(self, adapter: Adapter | None, shortlist: int = 0, device: str = CPU) -> None:
+        """``shortlist``, ``device``: see ``Attention``."""
         self._adapter = adapter
+        self._shortlist = shortlist
+        self._device = device
         self._untrained: LatestValue[Adapter] = LatestValue()
         self._covered: LatestValue[np.ndarray] = LatestValue()
         self._pool: LatestValue[TileProjectionCache] = LatestValue()
@@ -126,7 +152,7 @@ class Attending:
         as_reference = self._reference_side.get(key, lambda: adapter.reference(embeddings[attending.prompt]))
         places = zip(attending.prompt // TILE_ROWS, attending.prompt % TILE_ROWS, strict=True)
         as_query = np.stack([projected[tile][row] for tile, row in places])
-        return Attention(adapter, attending, projected, covered, as_query, as_reference)
+        return Attention(adapter, attending, projected, covered, as_query, as_reference, self._shortlist, self._device)
 
     def _adapter_for(self, width: int) -> Adapter:
         adapter = self._adapter or self._untrained.get(width, lambda: Adapter.untrained(width))

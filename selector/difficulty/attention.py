@@ -31,6 +31,7 @@ from selector.difficulty.adapter import Adapter
 from selector.difficulty.attending import Attending, Attention
 from selector.difficulty.estimate import UNIFORM_STANDARD_ERROR, Basis, Estimate, OutcomeBatch, PoolFeatures
 from selector.difficulty.reference_set import ReferenceMode, References, ReferenceSet
+from selector.neighbours.search import CPU
 
 _MARGIN = 1e-4
 _FEWEST_REFERENCES = 3
@@ -53,8 +54,16 @@ class _Line:
 class AttentionEstimator:
     """The paper's attention over the references chosen by ``mode``; without adapter, on layer-normalised embeddings."""
 
-    def __init__(self, adapter: Adapter | None, reference_size: int, mode: ReferenceMode) -> None:
-        self._attending = Attending(adapter)
+    def __init__(
+        self,
+        adapter: Adapter | None,
+        reference_size: int,
+        mode: ReferenceMode,
+        shortlist: int = 0,
+        device: str = CPU,
+    ) -> None:
+        """``shortlist``, ``device``: see ``selector.difficulty.attending``."""
+        self._attending = Attending(adapter, shortlist, device)
         self._set = ReferenceSet(mode, reference_size)
         self._step = -1
 
@@ -126,6 +135,8 @@ class AttentionEstimator:
         weights = attention.weights(prompt)
         strongest = np.argsort(-weights, kind="stable")[:limit]
         attending = attention.references
+        # Those beyond a shortlist have none.
+        strongest = strongest[weights[strongest] > 0.0]
         return [(int(attending.prompt[i]), float(weights[i]), float(attending.difficulty[i])) for i in strongest]
 
     def state_dict(self) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class PoolFeatures:
         prior_trials: (N,) float64, number of trials behind ``prior_rate``, 0 = none.
         domain: (N,) int32 code of the prompt's domain, -1 = none.
         signals: name -> (N,) float64 fresh features of the current policy, NaN = none.
+        first_twin: (N,) int64 index of the first prompt of each prompt's twin group, its own if it has no twin; None
+            when no prompt has one.
     """
 
     version: int
@@ -55,6 +57,7 @@ class PoolFeatures:
     prior_trials: np.ndarray
     domain: np.ndarray
     signals: Mapping[str, np.ndarray]
+    first_twin: np.ndarray | None = None
 
     @property
     def size(self) -> int:

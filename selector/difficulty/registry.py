@@ -11,6 +11,7 @@ from selector.difficulty.estimate import Estimator
 from selector.difficulty.fused import AttentionColumn, FusedEstimator
 from selector.difficulty.reference_set import ReferenceMode
 from selector.difficulty.tracker import TrackerEstimator
+from selector.neighbours.search import CPU
 
 ESTIMATORS = ("FUSED", "ATTENTION", "TRACKER")
 
@@ -23,6 +24,8 @@ def make_estimator(
     reference_size: int,
     tracker_decay: float,
     embedding_components: int,
+    shortlist: int = 0,
+    device: str = CPU,
 ) -> Estimator:
     """A fresh estimator.
 
@@ -33,6 +36,8 @@ def make_estimator(
         reference_size: ATTENTION: K > 0, outside DEDICATED. FUSED with an adapter: K > 0.
         tracker_decay: TRACKER only; in (0, 1].
         embedding_components: FUSED only; >= 0.
+        shortlist: ATTENTION only; the most references that a prompt attends to, 0 = all.
+        device: where the shortlist is searched for, cpu or cuda.
 
     Raises:
         ValueError: unknown name, or a value out of range.
@@ -41,14 +46,14 @@ def make_estimator(
         column = None if adapter is None else AttentionColumn(adapter, reference_size)
         return FusedEstimator(embedding_components, column)
     if name == "ATTENTION":
-        return AttentionEstimator(adapter, reference_size, cast(ReferenceMode, reference_mode))
+        return AttentionEstimator(adapter, reference_size, cast(ReferenceMode, reference_mode), shortlist, device)
     if name == "TRACKER":
         return TrackerEstimator(tracker_decay)
     raise ValueError(f"estimator name must be one of {', '.join(ESTIMATORS)}, got {name!r}")
 
 
-def estimator_of(config: RunConfig, adapter: Adapter | None) -> Estimator:
-    """A fresh estimator as a run's configuration has it."""
+def estimator_of(config: RunConfig, adapter: Adapter | None, device: str = CPU) -> Estimator:
+    """A fresh estimator as a run's configuration has it; ``device`` as in ``make_estimator``."""
     return make_estimator(
         config.estimator.name,
         adapter=adapter,
@@ -56,4 +61,6 @@ def estimator_of(config: RunConfig, adapter: Adapter | None) -> Estimator:
         reference_size=config.reference.size,
         tracker_decay=config.estimator.tracker_decay,
         embedding_components=config.estimator.embedding_components,
+        shortlist=config.estimator.shortlist,
+        device=device,
     )

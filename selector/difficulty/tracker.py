@@ -4,6 +4,8 @@ In the spirit of MoPPS (arXiv 2507.04632): uniform prior Beta(1, 1), and a fixed
 visit of a prompt to the next, so that after visits 1..v with s_j successes in n_j trials the posterior is
 ``Beta(1 + sum_j decay^(v-j) s_j, 1 + sum_j decay^(v-j) (n_j - s_j))``. It is blind to prompts never tried.
 
+Twins have one posterior, from what all of them were tried for (``twin_evidence``).
+
 A report of a step older than the prompt's newest visit enters with weight ``decay`` and decays nothing, as if it had
 been part of the visit before the newest.
 """
@@ -17,6 +19,7 @@ import numpy as np
 
 from selector.difficulty.estimate import Basis, Estimate, OutcomeBatch, PoolFeatures
 from selector.difficulty.growing import GrowingArray
+from selector.difficulty.twin_evidence import Evidence, pooled
 
 _PRIOR = 1.0
 
@@ -58,9 +61,11 @@ class TrackerEstimator:
     def estimate(self, features: PoolFeatures, step: int) -> Estimate:
         """Posterior mean and standard deviation of every prompt; ``step`` does not matter."""
         size = features.size
-        trials = self._trials.rows(size)
+        own = Evidence(self._successes.rows(size), self._trials.rows(size), self._last_step.rows(size))
+        evidence = pooled(own, features.first_twin, lambda held, tried, _: (self._decay * held, self._decay * tried))
+        trials = evidence.trials
         concentration = 2.0 * _PRIOR + trials
-        rate = (_PRIOR + self._successes.rows(size)) / concentration
+        rate = (_PRIOR + evidence.successes) / concentration
         return Estimate(
             step=self._step,
             difficulty=1.0 - rate,

@@ -78,6 +78,7 @@ class RateTable:
         embeddings: (N, w) float32, a row of zeros where there is none; None when the file has none.
         models: by name, in the order of the file.
         notes: what was assumed or left out, a sentence each.
+        own_ids: the ids are the file's; otherwise its rows are numbered.
     """
 
     path: Path
@@ -87,6 +88,7 @@ class RateTable:
     embeddings: np.ndarray | None
     models: Mapping[str, ModelRates]
     notes: tuple[str, ...]
+    own_ids: bool
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -112,10 +114,14 @@ class RateTable:
         rest = [model for model in self.models.values() if model.name != name]
         if not rest:
             raise OptionError("--prior-model", f"{self.path} has no other model than {name!r}")
-        trials = np.sum([model.trials for model in rest], axis=0)
-        successes = np.sum([np.where(model.known, model.rate, 0.0) * model.trials for model in rest], axis=0)
+        return self.mean(rest, "mean of the other models")
+
+    def mean(self, models: Sequence[ModelRates], name: str = "mean") -> ModelRates:
+        """The mean of these models over all their trials, by question."""
+        trials = np.sum([model.trials for model in models], axis=0)
+        successes = np.sum([np.where(model.known, model.rate, 0.0) * model.trials for model in models], axis=0)
         rate = np.where(trials > 0, successes / np.maximum(trials, 1.0), np.nan)
-        return ModelRates("mean of the other models", rate, trials)
+        return ModelRates(name, rate, trials)
 
 
 def read_rates(path: Path, names: ColumnNames) -> RateTable:
@@ -149,6 +155,7 @@ def read_rates(path: Path, names: ColumnNames) -> RateTable:
         embeddings=None if embedding_name is None else embeddings_of(columns, embedding_name),
         models=models,
         notes=tuple(notes),
+        own_ids=id_name is not None,
     )
 
 

@@ -172,6 +172,8 @@ def _wrong_with(record: PromptRecord, row: RunRow) -> list[str]:
         wrong.append(f"its status is {record.status}")
     if record.embedding_row < -1 or (record.embedding_row >= 0 and not row.space):
         wrong.append(f"its embedding row is {record.embedding_row}, and the run's space is {row.space!r}")
+    if record.twin_group < 0:
+        wrong.append(f"its twin group is {record.twin_group}")
     if record.prior_trials < 0 or (record.prior_trials > 0 and not 0 <= record.prior_rate <= 1):
         wrong.append(f"its prior is {record.prior_rate} of {record.prior_trials} trials")
     return wrong
@@ -180,7 +182,7 @@ def _wrong_with(record: PromptRecord, row: RunRow) -> list[str]:
 def _wrong_with_event(event: Event) -> list[str]:
     """What no decoder looks at."""
     wrong = []
-    if not isinstance(event, ReplacementEvent) and event.step < 0:
+    if not isinstance(event, ReplacementEvent) and event.step is not None and event.step < 0:
         wrong.append(f"has step {event.step}")
     if isinstance(event, SelectionEvent):
         if len(np.unique(event.prompt)) != len(event.prompt):

@@ -18,7 +18,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+# A run keeps one for each of its steps.
+@dataclass(frozen=True, slots=True)
 class Mark:
     """An event that raised the log's step.
 
@@ -33,7 +34,8 @@ class Mark:
     next_seq: int
 
 
-@dataclass(frozen=True)
+# A run keeps one for each of its latest pushes, more than 10,000.
+@dataclass(frozen=True, slots=True)
 class PushEvent:
     """A push that was applied.
 

@@ -191,6 +191,10 @@ class ReplayRun:
         self._counters = counters
         return result
 
+    def pushed(self, request_id: str) -> bool:
+        """Whether a push that is remembered has this id."""
+        return request_id in self._requests
+
     def answered(self, step: int) -> bool:
         """Whether the step's sample is recorded."""
         return self._store.sample(self._run, step) is not None

@@ -101,4 +101,5 @@ def explanation_message(found: Explanation) -> pb.ExplainPromptResponse:
         score_rank=found.score_rank,
         domain=found.domain,
         text=found.text,
+        twin_prompt_ids=found.twin_prompt_ids,
     )

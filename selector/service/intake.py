@@ -9,7 +9,7 @@ a caller that ...           is answered
 comes while all is taken    OVERLOADED, before any of its messages is read
 sends a message too large   QUOTA_EXCEEDED, before it is decoded; far too large ones are refused by gRPC
 sends nothing for too long  STREAM_IDLE, and its place is free
-takes nothing for too long  STREAM_IDLE; its place is free once it takes that answer or leaves
+takes nothing for too long  STREAM_IDLE, and is hung up on when it takes not even that in the same time again
 leaves                      nothing; its place is free, and what had not begun is not begun
 ==========================  ========================================================================
 """
@@ -17,6 +17,7 @@ leaves                      nothing; its place is free, and what had not begun i
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -25,9 +26,12 @@ import grpc
 
 from selector.errors import ServiceError, invalid
 from selector.service.calls import Calls, Place
+from selector.service.hang_up import hang_up
 from selector.service.limits import Limits, stood_still
 from selector.service.rpc import RpcObserver, caller_may_be_gone, tolerant
 from selector.service.status import message_of, status_code, trailing_metadata
+
+_log = logging.getLogger("selector.service")
 
 _T = TypeVar("_T")
 
@@ -83,11 +87,14 @@ class Intake(grpc.aio.ServerInterceptor):
 
         async def answer(_requests: object, context: Any) -> Any:
             _, request = await begun(context)
-            return await method(request, context)
+            response = await method(request, context)
+            _hang_up_later(name, context, limits)
+            return response
 
         async def answers(_requests: object, context: Any) -> None:
             place, request = await begun(context)
-            await _written(method(request, context), place, context, limits)
+            await _written(name, method(request, context), place, context, limits)
+            _hang_up_later(name, context, limits)
 
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(answers, None, handler.response_serializer)
@@ -136,7 +143,7 @@ class _Requests:
         return message
 
 
-async def _written(answers: Any, place: Place, context: Any, limits: Limits) -> None:
+async def _written(name: str, answers: Any, place: Place, context: Any, limits: Limits) -> None:
     """Write the answers of a stream, one after the other as the caller takes them."""
     try:
         # Metadata that went out with the first message, and that message not taken, would leave gRPC unable to send a
@@ -150,11 +157,24 @@ async def _written(answers: Any, place: Place, context: Any, limits: Limits) -> 
                 with caller_may_be_gone():
                     await _in_time(context.write(message), "taken", limits)
             except ServiceError as error:
+                _hang_up_later(name, context, limits)
                 # The method itself turns it into the call's status.
                 await answers.athrow(error)
             place.let_go(size)
     finally:
         await answers.aclose()
+
+
+def _hang_up_later(name: str, context: Any, limits: Limits) -> None:
+    """The last of an answer is on its way: hang up on a caller who does not take it, and so would keep its place."""
+
+    def hang_up_now() -> None:
+        peer = context.peer()
+        if hang_up(peer):
+            _log.warning("hung up on %s, which took nothing of its answer to %s in time", peer, name)
+
+    timer = asyncio.get_running_loop().call_later(limits.stream_idle_s, hang_up_now)
+    context.add_done_callback(lambda _: timer.cancel())
 
 
 async def _in_time(step: Awaitable[_T], done: str, limits: Limits) -> _T:

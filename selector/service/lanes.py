@@ -3,6 +3,9 @@
 A run's state has one writer at a time. Work that has begun is carried to its end even if the caller goes away, and the
 lane stays taken until then: a cancelled call never leaves a run half-changed. Work that has not begun when its caller
 is gone, or its deadline has passed, is not begun.
+
+All runs share the threads, and none can take them all: a run has one thread in its lane and a few beside it, and work
+that waits for a computation gives its thread back meanwhile (``Later``).
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import grpc
@@ -25,10 +30,30 @@ _T = TypeVar("_T")
 _LOOKS_AT_ONCE = 8
 
 
+# Threads that the calls of one run may have beside its lane.
+_BESIDE = 2
+
+
+@dataclass(frozen=True)
+class Later(Generic[_T]):
+    """What work returns that has to wait: it is gone on with once that has been computed, or some time has passed.
+
+    Attributes:
+        awaited: nobody cancels it.
+        left_s: longest time to wait; None = any.
+        work: what remains to be done.
+    """
+
+    awaited: Future[Any]
+    left_s: float | None
+    work: Callable[[], _T | Later[_T]]
+
+
 class _Lane:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        # Calls that hold or await the lock.
+        self.beside = asyncio.Semaphore(_BESIDE)
+        # Calls that hold or await one of these.
         self.callers = 0
 
 
@@ -45,17 +70,36 @@ class Lanes:
         # An event lives as long as somebody waits for it.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
-    async def run(self, lane: str, work: Callable[[], _T], context: grpc.aio.ServicerContext | None = None) -> _T:
+    async def run(
+        self, lane: str, work: Callable[[], _T | Later[_T]], context: grpc.aio.ServicerContext | None = None
+    ) -> _T:
         """Do blocking work in a lane.
 
         Args:
+            work: gives the result, or what has to be waited for first; the lane stays taken.
             context: of the call, to leave work undone whose caller is gone.
 
         Raises:
             ServiceError: DEADLINE_EXCEEDED when the deadline passed before the work began.
         """
+        result = await self._carried(lane, lambda guards: guards.lock, work, context)
+        if context is not None:
+            self._used[lane] = self._now()
+        return result
+
+    async def beside(self, lane: str, work: Callable[[], _T], context: grpc.aio.ServicerContext | None = None) -> _T:
+        """Do blocking work on a run that need not have it for itself; see ``run``."""
+        return await self._carried(lane, lambda guards: guards.beside, work, context)
+
+    async def _carried(
+        self,
+        lane: str,
+        guard: Callable[[_Lane], asyncio.Lock | asyncio.Semaphore],
+        work: Callable[[], _T | Later[_T]],
+        context: grpc.aio.ServicerContext | None,
+    ) -> _T:
         gone = threading.Event()
-        task = asyncio.ensure_future(self._locked(lane, work, context, gone))
+        task = asyncio.ensure_future(self._guarded(lane, guard, work, context, gone))
         # When the caller is gone nobody else takes the outcome.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -133,28 +177,30 @@ class Lanes:
         self.announce(lane)
         self._used.pop(lane, None)
 
-    async def _locked(
+    async def _guarded(
         self,
         name: str,
-        work: Callable[[], _T],
+        guard: Callable[[_Lane], asyncio.Lock | asyncio.Semaphore],
+        work: Callable[[], _T | Later[_T]],
         context: grpc.aio.ServicerContext | None,
         gone: threading.Event,
     ) -> _T:
         lane = self._lanes.setdefault(name, _Lane())
         lane.callers += 1
         try:
-            async with lane.lock:
+            async with guard(lane):
                 if context is not None and (gone.is_set() or _expired(context)):
                     raise ServiceError(
                         Reason.DEADLINE_EXCEEDED, "the call ended before its turn came; nothing was applied"
                     )
                 result = await self.off_loop(work)
+                while isinstance(result, Later):
+                    await _computed(result.awaited, result.left_s)
+                    result = await self.off_loop(result.work)
         finally:
             lane.callers -= 1
             if not lane.callers:
                 del self._lanes[name]
-        if context is not None:
-            self._used[name] = self._now()
         return result
 
 
@@ -170,6 +216,20 @@ async def while_wanted(executor: Executor, work: Callable[[Callable[[], bool]], 
     except asyncio.CancelledError:
         gone.set()
         raise
+
+
+async def _computed(awaited: Future[Any], left_s: float | None) -> None:
+    """Wait until something has been computed, or failed, but not longer than a time."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_: Future[Any]) -> None:
+        # A server that has stopped has no use for it.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(done.set)
+
+    awaited.add_done_callback(tell)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(done.wait(), left_s)
 
 
 def _expired(context: grpc.aio.ServicerContext) -> bool:

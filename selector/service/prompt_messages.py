@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from selector.errors import invalid
-from selector.requests import PromptSpec
+from selector.requests import ImportRequest, PromptSpec
 from selector.run import Run
 from selector.service import checks
 from selector.service.limits import Limits
@@ -18,7 +18,7 @@ from selector.v1 import selector_service_pb2 as pb
 _LONGEST_TEXT = 4 * 2**20
 _LONGEST_DOMAIN = 256
 _WIDEST_EMBEDDING = 65_536
-_MOST_TOKENS = 2**31 - 1
+_MOST_TOKENS = _MOST_TRIALS = 2**31 - 1
 # A message of the export: about 1 MiB, as streamed messages are fastest, and at least one prompt.
 _FRAME_BYTES = 2**20
 
@@ -62,7 +62,7 @@ def prompt_spec(prompt: pb.Prompt, position: int) -> PromptSpec:
     rate, trials = math.nan, 0
     if prompt.HasField("prior"):
         rate = checks.real_between(prompt.prior.pass_rate, 0.0, 1.0, f"{path}.prior.pass_rate")
-        trials = checks.between(prompt.prior.trials, 1, _MOST_TOKENS, f"{path}.prior.trials")
+        trials = checks.between(prompt.prior.trials, 1, _MOST_TRIALS, f"{path}.prior.trials")
     return PromptSpec(
         prompt_id=prompt.prompt_id,
         text=prompt.text,
@@ -71,6 +71,25 @@ def prompt_spec(prompt: pb.Prompt, position: int) -> PromptSpec:
         token_count=prompt.token_count,
         prior_rate=rate,
         prior_trials=trials,
+    )
+
+
+def import_request(request: pb.ImportPriorsRequest) -> ImportRequest:
+    """Priors to import, checked for form."""
+    if not request.priors:
+        raise invalid("priors", "expected at least one prior; got none")
+    ids = [prior.prompt_id for prior in request.priors]
+    for i, prior in enumerate(request.priors):
+        checks.identifier(prior.prompt_id, f"priors[{i}].prompt_id")
+        checks.real_between(prior.pass_rate, 0.0, 1.0, f"priors[{i}].pass_rate")
+        checks.between(prior.trials, 0, _MOST_TRIALS, f"priors[{i}].trials")
+    checks.distinct_prompts(ids, "priors", ".prompt_id")
+    return ImportRequest(
+        prompt_ids=ids,
+        rates=np.array([prior.pass_rate for prior in request.priors]),
+        trials=np.array([prior.trials for prior in request.priors], dtype=np.int32),
+        step=checks.step(request.step) if request.HasField("step") else None,
+        key=checks.request_key(request, "ImportPriors"),
     )
 
 

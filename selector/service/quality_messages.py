@@ -32,6 +32,7 @@ def quality_message(metrics: RunMetrics) -> pb.GetSelectionQualityResponse:
         max_importance_weight=metrics.max_importance_weight,
         clip_fraction=metrics.clip_fraction,
         largest_domain_share=metrics.largest_domain_share,
+        twin_prompts=metrics.twin_prompts,
     )
     for arm in quality.arms:
         if arm.groups:

@@ -14,6 +14,7 @@ from selector.replay.errors import GroupRefused
 from selector.replay.group import CheckedGroup, validate_group
 from selector.replay.plans import Refusal, SampleOrder, SampleRequest
 from selector.replay.replay_run import PushResult, Sample
+from selector.requests import RequestKey
 from selector.run import Run
 from selector.runs import Runs
 from selector.service import checks
@@ -83,7 +84,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
             received += message.ByteSize()
             self._limits.check_stream(received)
-            await self._lanes.off_loop(partial(push.check, run, step, list(message.groups)))
+            await self._lanes.beside(first.run_id, partial(push.check, run, step, list(message.groups)), context)
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
         run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id
@@ -92,6 +93,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         def store() -> PushResult:
             current = self._runs.get(run_id)
             current.reconcile()
+            current.answered.check_push(request_id)
             current.refused_groups.update(refusal.reason.name for _, refusal in push.refused)
             if push.refused and not skip_refused:
                 raise push.refusal()
@@ -106,14 +108,13 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         self, request: pb.SampleRolloutsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.SampleRolloutsResponse]:
         run_id = checks.run_id(request.run_id)
-        asked, part = _sample_request(request)
+        asked, part, key = _sample_request(request)
         if request.wait:
             await self._wait(run_id, asked, context)
 
         def draw() -> tuple[Run, Sample]:
             run = self._runs.get(run_id)
-            run.reconcile()
-            return run, run.replay.sample(asked, part)
+            return run, run.sample(asked, part, key)
 
         run, sample = await self._lanes.run(run_id, draw, context)
         frame, sent = pb.SampleRolloutsResponse(), 0
@@ -267,10 +268,11 @@ def _push_message(push: _Push, result: PushResult) -> pb.PushRolloutsResponse:
     return answer
 
 
-def _sample_request(request: pb.SampleRolloutsRequest) -> tuple[SampleRequest, tuple[int, int]]:
+def _sample_request(request: pb.SampleRolloutsRequest) -> tuple[SampleRequest, tuple[int, int], RequestKey]:
+    """What is asked for, the caller's part of it, and how the request is known: neither by its part nor by waiting."""
     order = checks.choice(request, "order")
     part = checks.shard(request)
-    checks.request_id(request)
+    request_id = checks.request_id(request)
     for i, prompt_id in enumerate(request.exclude_prompt_ids):
         checks.identifier(prompt_id, f"exclude_prompt_ids[{i}]")
     asked = SampleRequest(
@@ -281,4 +283,4 @@ def _sample_request(request: pb.SampleRolloutsRequest) -> tuple[SampleRequest, t
         exclude=frozenset(request.exclude_prompt_ids),
         informative_only=request.informative_only,
     )
-    return asked, part
+    return asked, part, RequestKey(request_id, "SampleRollouts", asked.step.to_bytes(8, "little") + asked.fingerprint)

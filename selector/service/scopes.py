@@ -44,6 +44,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     "RewindRun": _WRITE,
     "RegisterPrompts": _WRITE,
     "RetirePrompts": _WRITE,
+    "ImportPriors": _WRITE,
     "SelectBatch": _WRITE,
     "ReportOutcomes": _WRITE,
     "PredictDifficulty": _READ,

@@ -11,7 +11,7 @@ import numpy as np
 
 from selector.embedding.embedder import Embedder
 from selector.errors import invalid
-from selector.explain import explain
+from selector.explain import Explanation, explain
 from selector.history import prompt_history
 from selector.registration import prepare
 from selector.requests import Batch
@@ -23,10 +23,10 @@ from selector.service.access import Access
 from selector.service.answers import batch_message, explanation_message, outcome_frames, selection_frames
 from selector.service.calls import Calls
 from selector.service.config_messages import config_message, explicit_config
-from selector.service.lanes import Lanes, while_wanted
+from selector.service.lanes import Lanes, Later, while_wanted
 from selector.service.limits import Limits
 from selector.service.pages import page_key, page_position, page_token
-from selector.service.prompt_messages import PromptStream, prompt_frames
+from selector.service.prompt_messages import PromptStream, import_request, prompt_frames
 from selector.service.quality_messages import quality_message
 from selector.service.rpc import RpcObserver, streaming, unary
 from selector.service.run_messages import run_message
@@ -138,8 +138,8 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     @unary
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext) -> pb.DeleteRunResponse:
         run_id = checks.run_id(request.run_id)
-        checks.request_id(request)
-        await self._lanes.run(run_id, lambda: self._runs.delete(run_id, request.request_id), context)
+        key = checks.request_key(request, "DeleteRun")
+        await self._lanes.run(run_id, lambda: self._runs.delete(run_id, key), context)
         self._lanes.forget(run_id)
         self._listed.pop(run_id, None)
         return pb.DeleteRunResponse()
@@ -181,7 +181,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
                 self._runs.get(checks.run_id(first.run_id))
             elif message.run_id not in ("", first.run_id):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
-            await self._lanes.off_loop(partial(stream.add, message))
+            await self._lanes.beside(first.run_id, partial(stream.add, message), context)
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
         head = pb.RegisterPromptsRequest(run_id=first.run_id, replace=first.replace, request_id=first.request_id)
@@ -195,9 +195,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         replace = first.replace
         result = await self._lanes.run(
             run.row.run_id,
-            lambda: self._runs.get(run.row.run_id).register(
-                prepared.records, prepared.space, prepared.width, replace, key
-            ),
+            lambda: self._runs.get(run.row.run_id).register(prepared, replace, key),
             context,
         )
         return pb.RegisterPromptsResponse(
@@ -220,6 +218,18 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).retire(ids, key), context)
         return pb.RetirePromptsResponse(retired=result.retired, already_retired=result.already_retired)
 
+    @unary
+    async def ImportPriors(
+        self, request: pb.ImportPriorsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ImportPriorsResponse:
+        run_id = checks.run_id(request.run_id)
+        # Of a whole pool it takes a while.
+        asked = await self._lanes.off_loop(lambda: import_request(request))
+        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).import_priors(asked), context)
+        return pb.ImportPriorsResponse(
+            imported=result.imported, unknown=result.unknown, unknown_prompt_ids=result.unknown_prompt_ids
+        )
+
     # --- the step -------------------------------------------------------------------------------------------------
 
     @unary
@@ -231,10 +241,12 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         left = context.time_remaining()
         half_gone = None if left is None else self.monotonic() + left / 2
 
-        def select() -> Batch:
+        def select() -> Batch | Later[Batch]:
+            run = self._runs.get(run_id)
             # What waiting for the lane took is gone from the time that the estimate may take.
             budget = None if half_gone is None else max(half_gone - self.monotonic(), 0.0)
-            return self._runs.get(run_id).select(asked, budget)
+            awaited = None if budget == 0 else run.select_awaits(asked)
+            return run.select(asked, budget) if awaited is None else Later(awaited, budget, select)
 
         batch = await self._lanes.run(run_id, select, context)
         return batch_message(batch)
@@ -278,8 +290,10 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
                 raise invalid(field, "is for the whole pool; prompt_ids are given", Reason.CONTRADICTORY_FIELDS)
         ids = list(request.prompt_ids)
 
-        def predict() -> pb.PredictDifficultyResponse:
+        def predict() -> pb.PredictDifficultyResponse | Later[pb.PredictDifficultyResponse]:
             run = self._runs.get(run_id)
+            if (awaited := run.estimate_awaits(max(run.state.last_step, 0))) is not None:
+                return Later(awaited, None, predict)
             start = page_position("pool", request.page_token, len(run.pool))
             estimate = run.estimate(max(run.state.last_step, 0)).estimate
             at = run.indices(ids, "prompt_ids") if ids else np.arange(start, min(start + size, len(run.pool)))
@@ -305,9 +319,14 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         limit = checks.between(request.limit, 0, _MOST_EXPLAINED, "limit") or 100
         run = self._runs.get(run_id)
         # Reading the history takes longer than the rest, and need not keep the run from its next step.
-        history = await self._lanes.off_loop(lambda: prompt_history(run, prompt_id, limit))
-        found = await self._lanes.run(run_id, lambda: explain(self._runs.get(run_id), history), context)
-        return explanation_message(found)
+        history = await self._lanes.beside(run_id, lambda: prompt_history(run, prompt_id, limit), context)
+
+        def explained() -> Explanation | Later[Explanation]:
+            run = self._runs.get(run_id)
+            awaited = run.estimate_awaits(max(run.state.last_step, 0))
+            return explain(run, history) if awaited is None else Later(awaited, None, explained)
+
+        return explanation_message(await self._lanes.run(run_id, explained, context))
 
     @unary
     async def GetSelectionQuality(
@@ -331,5 +350,5 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
             frames = await self._lanes.run(run_id, lambda: prompt_frames(self._runs.get(run_id)), context)
         else:
             frames = (outcome_frames if kind == pb.EXPORT_KIND_OUTCOMES else selection_frames)(run, _EXPORT_ROWS)
-        while (frame := await self._lanes.off_loop(lambda: next(frames, None))) is not None:
+        while (frame := await self._lanes.beside(run_id, lambda: next(frames, None), context)) is not None:
             yield frame

@@ -31,6 +31,7 @@ from selector.embedding.store import EmbeddingStore
 from selector.mending import mend
 from selector.metric_families import RunMetrics
 from selector.metrics import Metrics, MetricsServer
+from selector.neighbours.search import check_device
 from selector.quotas import Quotas
 from selector.replay.store import ReplayStore
 from selector.run_adapter import RunAdapter
@@ -78,6 +79,9 @@ _SCRAPE_BUDGET_S = 5.0
 # Time for the last answers to leave.
 _FLUSH_S = 1.0
 
+# How often it is looked whether gRPC still serves.
+_LOOK_S = 1.0
+
 
 _Limiting = TypeVar("_Limiting", Limits, Quotas)
 
@@ -111,7 +115,7 @@ class Server:
         Raises:
             ServiceError: the state directory cannot be used.
             EncoderError: the encoder cannot be loaded.
-            ValueError: an adapter, the tokens or the TLS files cannot be used, or strangers could get in.
+            ValueError: an adapter, a device, the tokens or the TLS files cannot be used, or strangers could get in.
             OSError: an address cannot be bound.
         """
         try:
@@ -125,6 +129,17 @@ class Server:
         self._tokens.refresh(force=True)
         if self._tls is not None:
             self._tls.refresh(force=True)
+
+    async def ended(self) -> None:
+        """Return once gRPC serves no more, be it by ``stop`` or by itself.
+
+        Raises:
+            BaseException: what gRPC failed with.
+        """
+        assert self._server is not None
+        # Without a time limit gRPC would wait for the calls under way, such as a watch of health, also after it failed.
+        while await self._server.wait_for_termination(_LOOK_S):
+            pass
 
     async def stop(self) -> None:
         """Drain: refuse new calls, let those in flight finish within the grace time, close everything."""
@@ -146,6 +161,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self._blocking, time.time)
         database, replay, embeddings, snapshots = await self._lanes.off_loop(self._open_stores)
+        check_device(settings.neighbours_device)
         adapters = {name: Adapter.load(path) for name, path in settings.adapters.items()}
         self._runs = Runs(
             RunStore(database),
@@ -160,6 +176,7 @@ class Server:
             time.time,
             _of_settings(Quotas, settings),
             self._reserve,
+            settings.neighbours_device,
         )
         self._stores.callback(self._runs.close)
         self._metrics = Metrics(

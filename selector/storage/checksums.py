@@ -36,6 +36,9 @@ def prompt_checksum(idx: int, record: PromptRecord) -> int:
         f"{idx:d}\x1f{record.prompt_id}\x1f{record.text}\x1f{record.embedding_row:d}\x1f{record.domain}\x1f"
         f"{record.token_count:d}\x1f{rate}\x1f{record.prior_trials:d}\x1f{record.status_reason}"
     )
+    # Left out where there is none, as rows had none when checksums began.
+    if record.twin_group:
+        rest += f"\x1f{record.twin_group:d}"
     return zlib.crc32(rest.encode(), zlib.crc32(record.content_hash)) * STATUSES + record.status
 
 

@@ -22,8 +22,8 @@ from selector.storage.checksums import STATUSES, check_row, damaged, prompt_chec
 from selector.storage.database import Database
 from selector.v1.reasons import Reason
 
-# Deletions remembered, over all runs.
-_DELETIONS_KEPT = 10_000
+# Deletions remembered, over all runs: who makes and deletes runs all day must not make others' forgotten soon.
+_DELETIONS_KEPT = 100_000
 # Requests remembered per run; the contract promises 10,000.
 _REQUESTS_KEPT = 12_000
 # Requests by which a run may exceed that before the oldest are forgotten.
@@ -115,6 +115,7 @@ class Transaction:
         That takes next to no space. What the run held is removed by ``RunStore.drop_unfinished``.
         """
         self.update_run(run, ready=False, run_id=f"{_GONE}{run}")
+        self._spare.pop(run, None)
         if request_id:
             deletions = tables.deletions
             inserted = _inserted(

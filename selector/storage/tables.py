@@ -49,6 +49,8 @@ prompts = sa.Table(
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("status_reason", sa.Text, nullable=False),
     sa.Column("checksum", sa.BigInteger, nullable=True),
+    # 0 in rows that are older than the search for twins.
+    sa.Column("twin_group", sa.BigInteger, nullable=False, server_default="0"),
     sqlite_with_rowid=False,
 )
 

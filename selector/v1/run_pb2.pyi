@@ -36,16 +36,18 @@ SCORE_UNIFORM: Score
 SCORE_UNSPECIFIED: Score
 
 class EstimatorConfig(_message.Message):
-    __slots__ = ["adapter", "embedding_components", "name", "tracker_decay"]
+    __slots__ = ["adapter", "embedding_components", "name", "shortlist", "tracker_decay"]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SHORTLIST_FIELD_NUMBER: _ClassVar[int]
     TRACKER_DECAY_FIELD_NUMBER: _ClassVar[int]
     adapter: str
     embedding_components: int
     name: EstimatorName
+    shortlist: int
     tracker_decay: float
-    def __init__(self, name: _Optional[_Union[EstimatorName, str]] = ..., adapter: _Optional[str] = ..., tracker_decay: _Optional[float] = ..., embedding_components: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[_Union[EstimatorName, str]] = ..., adapter: _Optional[str] = ..., tracker_decay: _Optional[float] = ..., embedding_components: _Optional[int] = ..., shortlist: _Optional[int] = ...) -> None: ...
 
 class PoolCounts(_message.Message):
     __slots__ = ["active", "ineligible", "leased", "never_selected", "registered", "registered_after_start", "replaced", "retired", "selected"]
@@ -136,7 +138,7 @@ class Run(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., config: _Optional[_Union[RunConfig, _Mapping]] = ..., state: _Optional[_Union[RunState, str]] = ..., pool: _Optional[_Union[PoolCounts, _Mapping]] = ..., last_step: _Optional[int] = ..., selections: _Optional[int] = ..., outcome_groups: _Optional[int] = ..., outcome_rollouts: _Optional[int] = ..., replay_groups: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., reference_due: bool = ..., created_unix_seconds: _Optional[float] = ..., forked_from: _Optional[str] = ..., forked_at_step: _Optional[int] = ..., encoder: _Optional[str] = ..., embedding_width: _Optional[int] = ...) -> None: ...
 
 class RunConfig(_message.Message):
-    __slots__ = ["clip_outcomes", "cool_down_steps", "estimator", "group_size", "lease_steps", "max_prompt_tokens", "max_unselected_steps", "on_nan", "outcome_range", "preset", "reference", "replay", "review_fraction", "sampling", "score", "score_evaluation", "score_temperature", "seed", "selection_temperature", "strict_cool_down", "target_difficulty"]
+    __slots__ = ["clip_outcomes", "cool_down_steps", "estimator", "group_size", "lease_steps", "max_prompt_tokens", "max_unselected_steps", "on_nan", "outcome_range", "preset", "reference", "replay", "review_fraction", "sampling", "score", "score_evaluation", "score_temperature", "seed", "selection_temperature", "strict_cool_down", "target_difficulty", "twin_similarity"]
     CLIP_OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     COOL_DOWN_STEPS_FIELD_NUMBER: _ClassVar[int]
     ESTIMATOR_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +160,7 @@ class RunConfig(_message.Message):
     SELECTION_TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     STRICT_COOL_DOWN_FIELD_NUMBER: _ClassVar[int]
     TARGET_DIFFICULTY_FIELD_NUMBER: _ClassVar[int]
+    TWIN_SIMILARITY_FIELD_NUMBER: _ClassVar[int]
     clip_outcomes: bool
     cool_down_steps: int
     estimator: EstimatorConfig
@@ -179,7 +182,8 @@ class RunConfig(_message.Message):
     selection_temperature: float
     strict_cool_down: bool
     target_difficulty: float
-    def __init__(self, preset: _Optional[_Union[Preset, str]] = ..., group_size: _Optional[int] = ..., target_difficulty: _Optional[float] = ..., selection_temperature: _Optional[float] = ..., seed: _Optional[int] = ..., outcome_range: _Optional[_Iterable[float]] = ..., clip_outcomes: bool = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., reference: _Optional[_Union[ReferenceConfig, _Mapping]] = ..., estimator: _Optional[_Union[EstimatorConfig, _Mapping]] = ..., score: _Optional[_Union[Score, str]] = ..., score_temperature: _Optional[float] = ..., score_evaluation: _Optional[_Union[ScoreEvaluation, str]] = ..., cool_down_steps: _Optional[int] = ..., strict_cool_down: bool = ..., replay: _Optional[_Union[ReplayConfig, _Mapping]] = ..., sampling: _Optional[_Union[SamplingSettings, _Mapping]] = ..., lease_steps: _Optional[int] = ..., max_unselected_steps: _Optional[int] = ..., review_fraction: _Optional[float] = ..., max_prompt_tokens: _Optional[int] = ...) -> None: ...
+    twin_similarity: float
+    def __init__(self, preset: _Optional[_Union[Preset, str]] = ..., group_size: _Optional[int] = ..., target_difficulty: _Optional[float] = ..., selection_temperature: _Optional[float] = ..., seed: _Optional[int] = ..., outcome_range: _Optional[_Iterable[float]] = ..., clip_outcomes: bool = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., reference: _Optional[_Union[ReferenceConfig, _Mapping]] = ..., estimator: _Optional[_Union[EstimatorConfig, _Mapping]] = ..., score: _Optional[_Union[Score, str]] = ..., score_temperature: _Optional[float] = ..., score_evaluation: _Optional[_Union[ScoreEvaluation, str]] = ..., cool_down_steps: _Optional[int] = ..., strict_cool_down: bool = ..., replay: _Optional[_Union[ReplayConfig, _Mapping]] = ..., sampling: _Optional[_Union[SamplingSettings, _Mapping]] = ..., lease_steps: _Optional[int] = ..., max_unselected_steps: _Optional[int] = ..., review_fraction: _Optional[float] = ..., max_prompt_tokens: _Optional[int] = ..., twin_similarity: _Optional[float] = ...) -> None: ...
 
 class SamplingSettings(_message.Message):
     __slots__ = ["log_prob_mode", "temperature", "top_k", "top_p"]

@@ -101,7 +101,7 @@ class ExplainPromptRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., prompt_id: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ExplainPromptResponse(_message.Message):
-    __slots__ = ["basis", "domain", "not_selected_because", "outcomes", "own_weight", "predicted_difficulty", "prompt_id", "references", "score_rank", "selections", "standard_error", "status", "status_reason", "text"]
+    __slots__ = ["basis", "domain", "not_selected_because", "outcomes", "own_weight", "predicted_difficulty", "prompt_id", "references", "score_rank", "selections", "standard_error", "status", "status_reason", "text", "twin_prompt_ids"]
     BASIS_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     NOT_SELECTED_BECAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class ExplainPromptResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STATUS_REASON_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    TWIN_PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     basis: Basis
     domain: str
     not_selected_because: str
@@ -130,7 +131,8 @@ class ExplainPromptResponse(_message.Message):
     status: PromptStatus
     status_reason: str
     text: str
-    def __init__(self, prompt_id: _Optional[str] = ..., status: _Optional[_Union[PromptStatus, str]] = ..., status_reason: _Optional[str] = ..., predicted_difficulty: _Optional[float] = ..., standard_error: _Optional[float] = ..., basis: _Optional[_Union[Basis, str]] = ..., own_weight: _Optional[float] = ..., references: _Optional[_Iterable[_Union[ReferenceWeight, _Mapping]]] = ..., outcomes: _Optional[_Iterable[_Union[OutcomeRecord, _Mapping]]] = ..., selections: _Optional[_Iterable[_Union[SelectionRecord, _Mapping]]] = ..., not_selected_because: _Optional[str] = ..., score_rank: _Optional[int] = ..., domain: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    twin_prompt_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompt_id: _Optional[str] = ..., status: _Optional[_Union[PromptStatus, str]] = ..., status_reason: _Optional[str] = ..., predicted_difficulty: _Optional[float] = ..., standard_error: _Optional[float] = ..., basis: _Optional[_Union[Basis, str]] = ..., own_weight: _Optional[float] = ..., references: _Optional[_Iterable[_Union[ReferenceWeight, _Mapping]]] = ..., outcomes: _Optional[_Iterable[_Union[OutcomeRecord, _Mapping]]] = ..., selections: _Optional[_Iterable[_Union[SelectionRecord, _Mapping]]] = ..., not_selected_because: _Optional[str] = ..., score_rank: _Optional[int] = ..., domain: _Optional[str] = ..., text: _Optional[str] = ..., twin_prompt_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExportRunRequest(_message.Message):
     __slots__ = ["kind", "run_id"]
@@ -187,7 +189,7 @@ class GetSelectionQualityRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class GetSelectionQualityResponse(_message.Message):
-    __slots__ = ["arms", "brier", "calibration_slope", "clip_fraction", "coverage", "degraded_selections", "effective_sample_size", "estimate_age_steps", "expected_calibration_error", "generated_groups", "in_band_share", "informative_per_generated", "largest_domain_share", "max_importance_weight", "max_steps_since_selected", "mean_absolute_error", "mean_absolute_error_of_mean", "pearson", "population_success_rate", "replay_bytes", "replay_groups", "starved_prompts", "window_groups"]
+    __slots__ = ["arms", "brier", "calibration_slope", "clip_fraction", "coverage", "degraded_selections", "effective_sample_size", "estimate_age_steps", "expected_calibration_error", "generated_groups", "in_band_share", "informative_per_generated", "largest_domain_share", "max_importance_weight", "max_steps_since_selected", "mean_absolute_error", "mean_absolute_error_of_mean", "pearson", "population_success_rate", "replay_bytes", "replay_groups", "starved_prompts", "twin_prompts", "window_groups"]
     ARMS_FIELD_NUMBER: _ClassVar[int]
     BRIER_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_SLOPE_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +212,7 @@ class GetSelectionQualityResponse(_message.Message):
     REPLAY_BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLAY_GROUPS_FIELD_NUMBER: _ClassVar[int]
     STARVED_PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    TWIN_PROMPTS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_GROUPS_FIELD_NUMBER: _ClassVar[int]
     arms: _containers.RepeatedCompositeFieldContainer[ArmQuality]
     brier: float
@@ -233,8 +236,41 @@ class GetSelectionQualityResponse(_message.Message):
     replay_bytes: int
     replay_groups: int
     starved_prompts: int
+    twin_prompts: int
     window_groups: int
-    def __init__(self, window_groups: _Optional[int] = ..., arms: _Optional[_Iterable[_Union[ArmQuality, _Mapping]]] = ..., pearson: _Optional[float] = ..., mean_absolute_error: _Optional[float] = ..., mean_absolute_error_of_mean: _Optional[float] = ..., brier: _Optional[float] = ..., calibration_slope: _Optional[float] = ..., expected_calibration_error: _Optional[float] = ..., in_band_share: _Optional[float] = ..., population_success_rate: _Optional[float] = ..., coverage: _Optional[float] = ..., max_steps_since_selected: _Optional[int] = ..., starved_prompts: _Optional[int] = ..., estimate_age_steps: _Optional[int] = ..., degraded_selections: _Optional[int] = ..., informative_per_generated: _Optional[float] = ..., generated_groups: _Optional[int] = ..., effective_sample_size: _Optional[float] = ..., max_importance_weight: _Optional[float] = ..., clip_fraction: _Optional[float] = ..., replay_groups: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., largest_domain_share: _Optional[float] = ...) -> None: ...
+    def __init__(self, window_groups: _Optional[int] = ..., arms: _Optional[_Iterable[_Union[ArmQuality, _Mapping]]] = ..., pearson: _Optional[float] = ..., mean_absolute_error: _Optional[float] = ..., mean_absolute_error_of_mean: _Optional[float] = ..., brier: _Optional[float] = ..., calibration_slope: _Optional[float] = ..., expected_calibration_error: _Optional[float] = ..., in_band_share: _Optional[float] = ..., population_success_rate: _Optional[float] = ..., coverage: _Optional[float] = ..., max_steps_since_selected: _Optional[int] = ..., starved_prompts: _Optional[int] = ..., estimate_age_steps: _Optional[int] = ..., degraded_selections: _Optional[int] = ..., informative_per_generated: _Optional[float] = ..., generated_groups: _Optional[int] = ..., effective_sample_size: _Optional[float] = ..., max_importance_weight: _Optional[float] = ..., clip_fraction: _Optional[float] = ..., replay_groups: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., largest_domain_share: _Optional[float] = ..., twin_prompts: _Optional[int] = ...) -> None: ...
+
+class ImportPriorsRequest(_message.Message):
+    __slots__ = ["priors", "request_id", "run_id", "step"]
+    PRIORS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    priors: _containers.RepeatedCompositeFieldContainer[ImportedPrior]
+    request_id: str
+    run_id: str
+    step: int
+    def __init__(self, run_id: _Optional[str] = ..., request_id: _Optional[str] = ..., step: _Optional[int] = ..., priors: _Optional[_Iterable[_Union[ImportedPrior, _Mapping]]] = ...) -> None: ...
+
+class ImportPriorsResponse(_message.Message):
+    __slots__ = ["imported", "unknown", "unknown_prompt_ids"]
+    IMPORTED_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
+    imported: int
+    unknown: int
+    unknown_prompt_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, imported: _Optional[int] = ..., unknown: _Optional[int] = ..., unknown_prompt_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ImportedPrior(_message.Message):
+    __slots__ = ["pass_rate", "prompt_id", "trials"]
+    PASS_RATE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    pass_rate: float
+    prompt_id: str
+    trials: int
+    def __init__(self, prompt_id: _Optional[str] = ..., pass_rate: _Optional[float] = ..., trials: _Optional[int] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
     __slots__ = ["page_size", "page_token"]

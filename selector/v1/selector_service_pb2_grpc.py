@@ -57,6 +57,11 @@ class SelectorServiceStub(object):
                 request_serializer=selector_dot_v1_dot_selector__service__pb2.RetirePromptsRequest.SerializeToString,
                 response_deserializer=selector_dot_v1_dot_selector__service__pb2.RetirePromptsResponse.FromString,
                 )
+        self.ImportPriors = channel.unary_unary(
+                '/selector.v1.SelectorService/ImportPriors',
+                request_serializer=selector_dot_v1_dot_selector__service__pb2.ImportPriorsRequest.SerializeToString,
+                response_deserializer=selector_dot_v1_dot_selector__service__pb2.ImportPriorsResponse.FromString,
+                )
         self.SelectBatch = channel.unary_unary(
                 '/selector.v1.SelectorService/SelectBatch',
                 request_serializer=selector_dot_v1_dot_selector__service__pb2.SelectBatchRequest.SerializeToString,
@@ -159,6 +164,14 @@ class SelectorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportPriors(self, request, context):
+        """Pass rates of other models on prompts that are registered, in place of the priors they have; all are applied, or
+        none. The next estimate uses them. A prior that is registered later, and a changed text or embedding, end them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SelectBatch(self, request, context):
         """The one call per step: which prompts to roll out, and how many groups to replay.
         """
@@ -250,6 +263,11 @@ def add_SelectorServiceServicer_to_server(servicer, server):
                     servicer.RetirePrompts,
                     request_deserializer=selector_dot_v1_dot_selector__service__pb2.RetirePromptsRequest.FromString,
                     response_serializer=selector_dot_v1_dot_selector__service__pb2.RetirePromptsResponse.SerializeToString,
+            ),
+            'ImportPriors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportPriors,
+                    request_deserializer=selector_dot_v1_dot_selector__service__pb2.ImportPriorsRequest.FromString,
+                    response_serializer=selector_dot_v1_dot_selector__service__pb2.ImportPriorsResponse.SerializeToString,
             ),
             'SelectBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.SelectBatch,
@@ -432,6 +450,23 @@ class SelectorService(object):
         return grpc.experimental.unary_unary(request, target, '/selector.v1.SelectorService/RetirePrompts',
             selector_dot_v1_dot_selector__service__pb2.RetirePromptsRequest.SerializeToString,
             selector_dot_v1_dot_selector__service__pb2.RetirePromptsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ImportPriors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/selector.v1.SelectorService/ImportPriors',
+            selector_dot_v1_dot_selector__service__pb2.ImportPriorsRequest.SerializeToString,
+            selector_dot_v1_dot_selector__service__pb2.ImportPriorsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -6,11 +6,14 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from clients import SelectorError
 from clients.errors import Unauthenticated
 from tests.cli.conftest import Invoke
 from tests.service.running import InProcessService, ServiceProcess
@@ -58,6 +61,48 @@ def test_sources_of_options_and_secrets_of_a_real_process(invoke: Invoke, tmp_pa
     assert rest == "", "one line is printed, and ServiceProcess has read it"
     everything = "".join(process.stderr) + rest
     assert not any(secret in everything for secret in [*secrets.values(), "wrong"])
+
+
+# Loaded by the service's interpreter before anything else: once the file is there, gRPC's own task of taking calls in
+# fails at the next call.
+_FAILING_GRPC = """
+import asyncio, os
+
+create_task = asyncio.BaseEventLoop.create_task
+
+def failing(loop, coroutine, **keywords):
+    if "_schedule_rpc_coro" in getattr(coroutine, "__qualname__", "") and os.path.exists(os.environ["FAIL_ONCE_THERE"]):
+        coroutine.close()
+        raise MemoryError("planted")
+    return create_task(loop, coroutine, **keywords)
+
+asyncio.BaseEventLoop.create_task = failing
+"""
+
+
+def test_a_service_that_stops_serving_by_itself_ends(tmp_path: Path) -> None:
+    """With exit code 1 and a reason, although a call is under way; what was acknowledged is there afterwards."""
+    (tmp_path / "sitecustomize.py").write_text(_FAILING_GRPC, encoding="utf-8")
+    environment = {"PYTHONPATH": str(tmp_path), "FAIL_ONCE_THERE": str(tmp_path / "fail")}
+    process = ServiceProcess(tmp_path / "state", environment=environment)
+    try:
+        with process.client("a") as client, grpc.insecure_channel(process.address) as channel:
+            client.create_run()
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            (tmp_path / "fail").touch()
+            with pytest.raises(SelectorError):
+                client.register_prompts(["p"], timeout_s=3)
+            assert process.process.wait(60) == 1
+    finally:
+        process.kill()
+    log = "".join(process.stderr)
+    assert "ERROR selector: gRPC has stopped serving although nobody asked for it" in log
+    assert "MemoryError: planted" in log and log.rstrip().endswith("stopped")
+    again = InProcessService(tmp_path / "state")
+    assert again.client("a").get_run().pool.registered == 0
+    again.close()
 
 
 def test_a_second_server_on_a_state_directory_is_refused(invoke: Invoke, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ CHANGING: list[tuple[str, tuple[Any, ...], str]] = [
     ("rewind", (3,), "RewindRun"),
     ("register_prompts", (["a", "b"], ["x", "y"]), "RegisterPrompts"),
     ("retire_prompts", (["a"],), "RetirePrompts"),
+    ("import_priors", ({"a": (0.5, 8)},), "ImportPriors"),
     ("select_batch", (1, 8), "SelectBatch"),
     ("report_outcomes", (1, {"a": [1, 0]}), "ReportOutcomes"),
     ("push_rollouts", (1, [GROUP]), "PushRollouts"),

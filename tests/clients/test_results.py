@@ -19,6 +19,7 @@ PAIRS = [
     (results.RunCreated, selector_service_pb2.CreateRunResponse),
     (results.Rewound, selector_service_pb2.RewindRunResponse),
     (results.Registered, selector_service_pb2.RegisterPromptsResponse),
+    (results.PriorsImported, selector_service_pb2.ImportPriorsResponse),
     (results.Retired, selector_service_pb2.RetirePromptsResponse),
     (results.OutcomesReported, selector_service_pb2.ReportOutcomesResponse),
     (results.RefusedGroup, replay_service_pb2.RefusedGroup),

@@ -159,6 +159,11 @@ class Rewind(Operation):
         expect(f"RewindRun {model.run_id} to {step}: ", list(model.rewind(step)), found)
 
 
+def _question(facts: PromptFacts) -> tuple[str, bytes]:
+    prompt = pb.Prompt.FromString(facts.content)
+    return prompt.text, prompt.embedding
+
+
 @dataclass
 class Register(Operation):
     """RegisterPrompts."""
@@ -192,7 +197,7 @@ class Register(Operation):
             return
         expect(f"{self.describe()}: ", counts, {name: getattr(answer, name) for name in counts})
         for prompt_id, facts in placed.items():
-            if prompt_id in model.prompts and model.prompts[prompt_id].content != facts.content:
+            if prompt_id in model.prompts and _question(model.prompts[prompt_id]) != _question(facts):
                 model.replaced.add(prompt_id)
             model.prompts[prompt_id] = facts
 

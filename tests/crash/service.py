@@ -83,13 +83,17 @@ class Process:
         return self._process.poll() is None
 
     def address(self) -> str:
-        """HOST:PORT once it serves; empty when it ended before.
+        """HOST:PORT once it serves; empty when it ended before, which then has been waited for.
 
         Raises:
-            Mismatch: it neither serves nor ends.
+            Mismatch: it neither serves nor ends; it was killed.
         """
         if not self._serving.wait(_START_S):
-            raise Mismatch("the server neither serves nor ends")
+            self.kill()
+            self.close()
+            raise Mismatch(f"the server neither serves nor ends:\n{self.last_words()}")
+        if not self._address:
+            self.close()
         return self._address
 
     def kill(self) -> None:
@@ -111,7 +115,7 @@ class Process:
         return True
 
     def close(self) -> int:
-        """Wait for its end; the exit code, negative for a signal."""
+        """Wait for its end; the exit code, negative for a signal. May be called again."""
         code = self._process.wait(_CALL_S)
         self._reader.join(5)
         assert self._process.stdout is not None

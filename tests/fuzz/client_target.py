@@ -43,6 +43,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "RewindRun": lambda c: c.rewind(1),
     "RegisterPrompts": lambda c: c.register_prompts(["a"], texts=["b"]),
     "RetirePrompts": lambda c: c.retire_prompts(["a"]),
+    "ImportPriors": lambda c: c.import_priors({"a": (0.5, 8)}),
     "SelectBatch": lambda c: c.select_batch(0, 2),
     "ReportOutcomes": lambda c: c.report_outcomes(0, {"a": [0.0, 1.0]}),
     "PredictDifficulty": lambda c: c.predict_difficulty(),

@@ -7,11 +7,13 @@ import numpy as np
 from selector.config import resolve
 from selector.difficulty.registry import estimator_of
 from selector.events import (
+    PRIORS,
     REPLACEMENT,
     REPORT,
     SELECTION,
     TRAINING,
     EventRow,
+    PriorsEvent,
     ReplacementEvent,
     ReportEvent,
     ReportFacts,
@@ -26,7 +28,7 @@ from selector.state import RunState
 from tests.fuzz.faults import Fault
 from tests.fuzz.hostile_text import hostile_json
 
-_KINDS = (SELECTION, REPORT, TRAINING, REPLACEMENT, "unheard-of")
+_KINDS = (SELECTION, REPORT, TRAINING, REPLACEMENT, "unheard-of", PRIORS)
 _POOL = 6
 _CONFIG = resolve({"estimator": {"name": "TRACKER"}})
 
@@ -67,6 +69,7 @@ def seeds() -> list[bytes]:
         ).to_row(),
         TrainingEvent(1, 3, TrainingFacts(0.5, None, 0.1, 1), {"entropy": (prompt, two)}).to_row(),
         ReplacementEvent(1, prompt).to_row(),
+        PriorsEvent(1, None, prompt, two, np.array([-1, 8])).to_row(),
     ]
     found = []
     for row in rows:

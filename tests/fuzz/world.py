@@ -154,6 +154,12 @@ def sound_requests(run_id: str, step: int) -> dict[str, list[Message]]:
             pb.RegisterPromptsRequest(prompts=[pb.Prompt(prompt_id="new-2", text="another?")]),
         ],
         "RetirePrompts": [pb.RetirePromptsRequest(run_id=run_id, prompt_ids=["p6", "p7"])],
+        "ImportPriors": [
+            pb.ImportPriorsRequest(
+                **head,
+                priors=[pb.ImportedPrior(prompt_id="p1", pass_rate=0.5, trials=8), pb.ImportedPrior(prompt_id="p2")],
+            )
+        ],
         "SelectBatch": [
             pb.SelectBatchRequest(**head, round=step % 2, batch_size=4, exclude_prompt_ids=["p5"], shard=part)
         ],

@@ -57,12 +57,17 @@ _THREAD_GROWTH = 8
 
 @dataclass
 class Outcome:
-    """What the soak found; it held if nothing is ``wrong``."""
+    """What the soak found; it held if nothing is ``wrong``.
+
+    Attributes:
+        memory: (minutes, MiB) each half minute.
+    """
 
     tally: Tally = field(default_factory=Tally)
     rogues: Tally = field(default_factory=Tally)
     wrong: list[str] = field(default_factory=list)
     figures: dict[str, tuple[float, str]] = field(default_factory=dict)
+    memory: list[tuple[float, float]] = field(default_factory=list)
 
 
 def soak(minutes: float, trainers: int = TRAINERS, rogues: int = _ROGUES) -> Outcome:
@@ -214,8 +219,11 @@ def _check_watch(watch: Watch, warm_up_s: float, outcome: Outcome) -> None:
         outcome.figures[f"{name}, largest"] = (trend.largest, unit)
         outcome.figures[f"{name}, growth"] = (trend.growth, unit)
         outcome.figures[f"{name}, slope"] = (trend.slope, f"{unit}/min")
+        outcome.figures[f"{name}, slope of the first half"] = (trend.early_slope, f"{unit}/min")
+        outcome.figures[f"{name}, slope of the last half"] = (trend.late_slope, f"{unit}/min")
         if trend.growth > most:
             outcome.wrong.append(f"{name} grew by {trend.growth:.0f} {unit} after the warm-up, at most {most} are fine")
+    outcome.memory = watch.series("memory_mib")
     outcome.figures["resident, largest"] = (watch.trend("resident_mib", 0.0).largest, "MiB")
     for name, seconds in (("health check", watch.health_s), ("scrape", watch.scrape_s)):
         if seconds:
@@ -234,6 +242,7 @@ def records(outcome: Outcome, command: str) -> list[dict[str, Any]]:
             found.append((f"soak {rpc} p{q * 100:.0f}", outcome.tally.quantile(rpc, q), "s"))
     for kind, endings in sorted(outcome.rogues.endings.items()):
         found += [(f"soak rogue {kind} {ending}", float(count), "calls") for ending, count in sorted(endings.items())]
+    found += [(f"soak memory at {minutes:g} min", value, "MiB") for minutes, value in outcome.memory]
     found.append(("soak violations", float(len(outcome.wrong)), "violations"))
     return [{"name": name, "value": value, "unit": unit, "command": command} for name, value, unit in found]
 
@@ -247,7 +256,7 @@ def table(outcome: Outcome) -> str:
         lines.append(f"{rpc:<22}{calls:>9}{p50:>10.1f}{p99:>10.1f}")
     lines.append("")
     lines += [f"{name:<34}{value:>12.3f} {unit}" for name, (value, unit) in outcome.figures.items()]
-    lines.append("")
+    lines += ["", "memory in MiB, each half minute: " + " ".join(f"{value:.0f}" for _, value in outcome.memory), ""]
     for kind, endings in sorted(outcome.rogues.endings.items()):
         lines.append(f"{kind:<12}" + ", ".join(f"{ending} {count}" for ending, count in sorted(endings.items())))
     lines += ["", *(f"WRONG: {what}" for what in outcome.wrong), "FAILED" if outcome.wrong else "held"]

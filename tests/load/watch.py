@@ -34,12 +34,20 @@ class Trend:
     Attributes:
         growth: from the first quarter to the last, between the medians of both.
         slope: per minute, by least squares.
+        early_slope, late_slope: of the first half and of the last one; what fills up to a bound flattens out.
     """
 
     first: float
     largest: float
     growth: float
     slope: float
+    early_slope: float
+    late_slope: float
+
+
+def _slope(minutes: np.ndarray, values: np.ndarray) -> float:
+    """Per minute, by least squares; arrays (n,)."""
+    return float(np.polyfit(minutes, values, 1)[0]) if len(values) > 1 else 0.0
 
 
 class Watch:
@@ -79,8 +87,22 @@ class Watch:
         minutes = np.array([sample.seconds for sample in warm]) / 60
         quarter = max(len(values) // 4, 1)
         growth = float(np.median(values[-quarter:]) - np.median(values[:quarter]))
-        slope = float(np.polyfit(minutes, values, 1)[0]) if len(values) > 1 else 0.0
-        return Trend(float(np.median(values[:quarter])), float(values.max()), growth, slope)
+        half = len(values) // 2
+        return Trend(
+            first=float(np.median(values[:quarter])),
+            largest=float(values.max()),
+            growth=growth,
+            slope=_slope(minutes, values),
+            early_slope=_slope(minutes[:half], values[:half]),
+            late_slope=_slope(minutes[half:], values[half:]),
+        )
+
+    def series(self, figure: str, every_s: float = 30.0) -> list[tuple[float, float]]:
+        """Medians of a field over intervals: (minutes at its end, value); one without looks is left out."""
+        found: dict[int, list[float]] = {}
+        for sample in self.samples:
+            found.setdefault(int(sample.seconds // every_s), []).append(float(getattr(sample, figure)))
+        return [((i + 1) * every_s / 60, float(np.median(values))) for i, values in sorted(found.items())]
 
     def _look(self) -> None:
         while not self._stopped.wait(self._every_s):

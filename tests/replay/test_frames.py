@@ -64,7 +64,11 @@ class OneRun:
     """The runs of a server that has one, or has just deleted it."""
 
     def __init__(self, replay: ReplayRun) -> None:
-        self.run: Any = SimpleNamespace(replay=replay, row=SimpleNamespace(run_id=RUN), reconcile=lambda: None)
+        self.run: Any = SimpleNamespace(
+            replay=replay,
+            row=SimpleNamespace(run_id=RUN),
+            sample=lambda request, part, key: replay.sample(request, part),
+        )
 
     def get(self, run_id: str) -> Any:
         if self.run is None:

@@ -39,8 +39,8 @@ def rewind(run_id: str, step: int, request_id: str = "") -> Operation:
     return Operation("RewindRun", (pb.RewindRunRequest(run_id=run_id, step=step, request_id=request_id),))
 
 
-def prompt(prompt_id: str, embedded: bool, salt: object = "") -> pb.Prompt:
-    """A prompt whose content follows from its id and the salt."""
+def prompt(prompt_id: str, embedded: bool, salt: object = "", said: object = None) -> pb.Prompt:
+    """A prompt whose content follows from its id and the salt; from ``said``, if given, all but text and embedding."""
     random = noise("prompt", prompt_id, salt)
     made = pb.Prompt(
         prompt_id=prompt_id,
@@ -52,6 +52,12 @@ def prompt(prompt_id: str, embedded: bool, salt: object = "") -> pb.Prompt:
         made.embedding = random.normal(size=WIDTH).astype("<f4").tobytes()
     if random.random() < 0.5:
         made.prior.CopyFrom(pb.Prior(pass_rate=float(random.random()), trials=8))
+    if said is not None:
+        other = prompt(prompt_id, False, ("said", said))
+        made.domain, made.token_count = other.domain, other.token_count
+        made.prior.CopyFrom(other.prior)
+        if not other.HasField("prior"):
+            made.ClearField("prior")
     return made
 
 
@@ -68,6 +74,18 @@ def register(
 def retire(run_id: str, prompt_ids: Iterable[str], request_id: str = "") -> Operation:
     request = pb.RetirePromptsRequest(run_id=run_id, prompt_ids=list(prompt_ids), request_id=request_id)
     return Operation("RetirePrompts", (request,))
+
+
+def import_priors(
+    run_id: str, prompt_ids: Iterable[str], step: int | None = None, salt: object = "", request_id: str = ""
+) -> Operation:
+    """Priors of these prompts; a quarter of them are taken away."""
+    request = pb.ImportPriorsRequest(run_id=run_id, request_id=request_id, step=step)
+    random = noise("priors", salt)
+    for prompt_id in prompt_ids:
+        trials = int(random.choice([0, 1, 4, 16]))
+        request.priors.add(prompt_id=prompt_id, pass_rate=float(random.random()), trials=trials)
+    return Operation("ImportPriors", (request,))
 
 
 def select(run_id: str, step: int, size: int, reference: bool = False, **fields: Any) -> Operation:

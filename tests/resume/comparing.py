@@ -120,6 +120,8 @@ class Comparison(RuleBasedStateMachine):
         assert not created.reason, created
         self.step = 0
         self.ids: list[str] = []
+        # What the text and embedding of each prompt follow from.
+        self.salts: dict[str, object] = {}
         # Selections whose outcomes have not all been reported.
         self.open: list[Batch] = []
         # Ids of calls that a rewind has taken back: they are free again.
@@ -210,10 +212,13 @@ class Comparison(RuleBasedStateMachine):
         return answer
 
     def add(self, ids: Sequence[str], **fields: Any) -> Answer:
-        salt = fields.pop("salt", "")
-        prompts = [calls.prompt(prompt_id, self.embedded, salt) for prompt_id in ids]
+        """Register prompts; ``said``: known ones as they are, but for what is said about them."""
+        salt, said = fields.pop("salt", ""), fields.pop("said", None)
+        salts = dict.fromkeys(ids, salt) if said is None else {p: self.salts[p] for p in ids}
+        prompts = [calls.prompt(prompt_id, self.embedded, salts[prompt_id], said) for prompt_id in ids]
         answer = self.do(calls.register(self.run_id, prompts, **fields))
         if not answer.reason:
+            self.salts.update(salts)
             self.ids += [prompt_id for prompt_id in ids if prompt_id not in self.ids]
         return answer
 

@@ -32,7 +32,7 @@ from selector.service import checks
 from selector.service.answers import batch_message, explanation_message, outcome_frames, selection_frames
 from selector.service.config_messages import explicit_config
 from selector.service.group_messages import group_columns
-from selector.service.prompt_messages import prompt_spec
+from selector.service.prompt_messages import import_request, prompt_spec
 from selector.service.quality_messages import quality_message
 from selector.service.run_messages import run_message
 from selector.service.step_requests import report_request, select_request, training_request
@@ -84,7 +84,7 @@ class Engine:
         return run
 
     def delete(self, run: Run) -> None:
-        self._runs.delete(run.row.run_id, "")
+        self._runs.delete(run.row.run_id, RequestKey("", "DeleteRun", b""))
 
     def apply(self, run: Run, operation: Operation) -> Answer:
         """Answer a call on the run; whatever its message says the run is called."""
@@ -130,13 +130,17 @@ class Engine:
         key = checks.request_key(head, operation.rpc)
         specs = [prompt_spec(prompt, i) for i, prompt in enumerate(prompts)]
         ready = prepare(run.config, run.row.space, run.pool, specs, self._embedder, lambda: False)
-        result = run.register(ready.records, ready.space, ready.width, first.replace, key)
+        result = run.register(ready, first.replace, key)
         return answered(pb.RegisterPromptsResponse(**result.__dict__))
 
     def _RetirePrompts(self, run: Run, operation: Operation) -> Answer:
         key = checks.request_key(operation.request, operation.rpc)
         result = run.retire(list(operation.request.prompt_ids), key)
         return answered(pb.RetirePromptsResponse(**result.__dict__))
+
+    def _ImportPriors(self, run: Run, operation: Operation) -> Answer:
+        result = run.import_priors(import_request(operation.request))
+        return answered(pb.ImportPriorsResponse(**result.__dict__))
 
     def _SelectBatch(self, run: Run, operation: Operation) -> Answer:
         return answered(batch_message(run.select(select_request(operation.request), None)))

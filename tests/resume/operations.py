@@ -9,8 +9,10 @@ from google.protobuf.message import Message
 
 from selector.v1 import replay_service_pb2 as replay_pb
 
-# Of these RPCs every operation belongs to a step, which a rewind to that step or an earlier one takes back.
+# Of these RPCs every operation belongs to a step, which a rewind to that step or an earlier one takes back; of the
+# last one where it says so.
 STEPPED = frozenset({"SelectBatch", "ReportOutcomes", "ReportTraining", "PushRollouts", "SampleRollouts"})
+_PERHAPS_STEPPED = "ImportPriors"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Operation:
     @property
     def step(self) -> int | None:
         """The step it belongs to; None = to none, so that a rewind leaves it."""
-        return int(self.request.step) if self.rpc in STEPPED else None
+        stepped = self.rpc in STEPPED or (self.rpc == _PERHAPS_STEPPED and self.request.HasField("step"))
+        return int(self.request.step) if stepped else None
 
     @property
     def request_id(self) -> str:

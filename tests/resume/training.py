@@ -208,6 +208,30 @@ class Training(Comparison):
         if len(self.model.run.state.replaced) > before:
             self.saw("prompts replaced")
 
+    @rule(count=st.integers(1, 3), seed=st.integers(0, 9))
+    def redescribe_prompts(self, count: int, seed: int) -> None:
+        """Another domain, length or prior of the same questions: what is known of them still holds."""
+        before = len(self.model.run.state.replaced)
+        answer = self.add(self.some(self.ids, count, "redescribe", seed), said=seed, replace=True)
+        assert len(self.model.run.state.replaced) == before
+        if not answer.reason and answer.message.replaced:
+            self.saw("prompts described anew")
+
+    @rule(
+        count=st.integers(1, 4),
+        seed=st.integers(0, 9),
+        offset=st.sampled_from([None, None, -2, 0, 0, 1]),
+        named=st.booleans(),
+        unknown=st.booleans(),
+    )
+    def import_priors(self, count: int, seed: int, offset: int | None, named: bool, unknown: bool) -> None:
+        ids = [*self.some(self.ids, count, "priors", seed), *(["nobody"] if unknown else [])]
+        step = None if offset is None else max(0, self.step + offset)
+        request_id = self.new_id() if named else ""
+        answer = self.do(calls.import_priors(self.run_id, ids, step, salt=seed, request_id=request_id))
+        if not answer.reason:
+            self.saw("priors imported for good" if step is None else "priors imported at a step")
+
     @rule(count=st.integers(1, 2), seed=st.integers(0, 9), named=st.booleans())
     def retire(self, count: int, seed: int, named: bool) -> None:
         ids = self.some(self.ids, count, "retire", seed)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from queue import Queue
 from types import TracebackType
 from typing import Any
@@ -46,6 +50,62 @@ class OpenRegistration:
     def _sent(self) -> Iterator[Any]:
         while (request := self._requests.get()) is not None:
             yield request
+
+
+class StalledCaller:
+    """A caller that speaks HTTP/2 by itself: it answers pings and takes ``window`` bytes of an answer, no more."""
+
+    def __init__(self, port: int, window: int) -> None:
+        self._connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        # SETTINGS_INITIAL_WINDOW_SIZE
+        settings = struct.pack(">HI", 4, window)
+        self._connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings))
+        self._thread = threading.Thread(target=self._converse)
+        self._thread.start()
+
+    def call(self, path: bytes, message: bytes) -> None:
+        headers = {
+            b":method": b"POST",
+            b":scheme": b"http",
+            b":path": path,
+            b":authority": b"stalled",
+            b"content-type": b"application/grpc",
+            b"te": b"trailers",
+        }
+        # Literal fields without Huffman coding and without a table.
+        block = b"".join(bytes([0, len(name)]) + name + bytes([len(value)]) + value for name, value in headers.items())
+        data = b"\0" + struct.pack(">I", len(message)) + message
+        self._connection.sendall(_frame(_HEADERS, _END_HEADERS, 1, block) + _frame(_DATA, _END_STREAM, 1, data))
+
+    def ended(self) -> bool:
+        """Whether the server ends the connection within a minute."""
+        self._thread.join(60)
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> StalledCaller:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._connection.close()
+
+    def _converse(self) -> None:
+        with suppress(OSError), self._connection.makefile("rb") as received:
+            while head := received.read(9):
+                kind, flags = head[3], head[4]
+                content = received.read(int.from_bytes(head[:3], "big"))
+                if kind in (_SETTINGS, _PING) and not flags & _ACK:
+                    self._connection.sendall(_frame(kind, _ACK, 0, content if kind == _PING else b""))
+
+
+_DATA, _HEADERS, _SETTINGS, _PING = 0, 1, 4, 6
+_END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    return len(content).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
 
 
 def open_sample(channel: grpc.Channel, run_id: str, step: int, count: int) -> Any:

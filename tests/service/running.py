@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,15 +111,11 @@ class ServiceProcess:
         self.stderr: list[str] = []
         self._reader = threading.Thread(target=self._read_stderr, daemon=True)
         self._reader.start()
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = _SERVING.match(line)
-        if found is None:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join(5)
-            raise RuntimeError(f"the service did not start: {line!r}\n{''.join(self.stderr)}")
-        self.address, self.metrics_address = found[1], found[2]
+        try:
+            self.address, self.metrics_address = self._addresses()
+        except BaseException:
+            self.kill()
+            raise
 
     def client(self, run_id: str, **options: Any) -> SelectorClient:
         return SelectorClient(self.address, run_id, **options)
@@ -130,11 +127,30 @@ class ServiceProcess:
         self._close()
 
     def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """SIGTERM; the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it does not end, and was killed.
+        """
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        self._close()
-        return code
+        try:
+            return self.process.wait(60)
+        finally:
+            self.kill()
+
+    def _addresses(self) -> tuple[str, str]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = _SERVING.match(line)
+        if found is not None:
+            return found[1], found[2]
+        if not line:
+            # The pipe closes a moment before the process has an exit code.
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+        self._reader.join(5)
+        code = self.process.poll()
+        raise RuntimeError(f"the service did not start (exit code {code}): {line!r}\n{''.join(self.stderr)}")
 
     def _close(self) -> None:
         self._reader.join(5)

@@ -88,6 +88,12 @@ _REFUSED = {
         "PROMPT_CONTENT_DIFFERS",
         "prompts",
     ),
+    "imported-prior": _Refused(
+        lambda c: c.import_priors({"p1": (0.5, 4), "p2": (1.5, 4)}),
+        InvalidArgument,
+        "INVALID_FIELD",
+        "priors[1].pass_rate",
+    ),
     "retire": _Refused(lambda c: c.retire_prompts(["nobody"]), InvalidArgument, "UNKNOWN_PROMPT", "prompt_ids[0]"),
     "batch-size": _Refused(lambda c: c.select_batch(STEPS, 0), InvalidArgument, "INVALID_FIELD", "batch_size"),
     "shard": _Refused(
@@ -166,6 +172,8 @@ _UNSENDABLE: dict[str, tuple[Use, str]] = {
     "texts-length": (lambda c: c.register_prompts(["a", "b"], texts=["x"]), "texts"),
     "embeddings-shape": (lambda c: c.register_prompts(["a"], embeddings=np.ones(4)), "embeddings"),
     "prior-type": (lambda c: c.register_prompts(["a"], priors=["high"]), "priors[0]"),
+    "imported-prior-type": (lambda c: c.import_priors({"p1": "high"}), "priors['p1']"),
+    "imported-priors-type": (lambda c: c.import_priors([0.5]), "priors"),
     "purpose": (lambda c: c.select_batch(STEPS, 2, purpose="test"), "test"),
     "ids-are-one-string": (lambda c: c.retire_prompts("p1"), "prompt_ids"),
     "outcomes-shape": (lambda c: c.report_outcomes(STEPS, {"p1": [[1.0]]}), "outcomes['p1']"),

@@ -18,6 +18,7 @@ _UNKNOWN = [f"unknown-{i}" for i in range(13)]
 _FIRST_TEN = tuple(f"unknown-{i}'" for i in range(10))
 _HUGE = 2**53
 _ENUM = 77
+_RATE = "priors[1].pass_rate"
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +220,45 @@ _POOL = [
     _case(
         "request-id-with-other-content",
         pb.RetirePromptsRequest(run_id=RUN, prompt_ids=["p1"], request_id="retire-1"),
+        "request_id",
+        "'retire-1'",
+        reason=Reason.REQUEST_ID_REUSED,
+    ),
+]
+
+
+def _import(**changes: Any) -> pb.ImportPriorsRequest:
+    return pb.ImportPriorsRequest(**{"run_id": RUN, "priors": [_prior()], **changes})
+
+
+def _prior(**changes: Any) -> pb.ImportedPrior:
+    return pb.ImportedPrior(**{"prompt_id": "p1", "pass_rate": 0.5, "trials": 4, **changes})
+
+
+_PRIORS = [
+    *_run_ids("ImportPriors", priors=[_prior()]),
+    *_request_ids("ImportPriors", run_id=RUN, priors=[_prior()]),
+    _case("none", _import(priors=[]), "priors", "at least one prior; got none"),
+    *[_case(f"step-{step}", _import(step=step), "step") for step in (-1, _HUGE)],
+    *[
+        _case(f"prompt-id-{len(name)}", _import(priors=[_prior(), _prior(prompt_id=name)]), "priors[1].prompt_id")
+        for name in ("", "x" * 257)
+    ],
+    _case(
+        "prompt-twice",
+        _import(priors=[_prior(), _prior(prompt_id="p2"), _prior()]),
+        "priors[2].prompt_id",
+        "'p1'",
+        reason=Reason.DUPLICATE_PROMPT,
+    ),
+    *[
+        _case(f"pass-rate-{rate}", _import(priors=[_prior(prompt_id="p2"), _prior(pass_rate=rate)]), _RATE)
+        for rate in (-0.1, 1.1, math.nan, math.inf)
+    ],
+    _case("trials-negative", _import(priors=[_prior(trials=-1)]), "priors[0].trials"),
+    _case(
+        "request-id-with-other-content",
+        _import(request_id="retire-1"),
         "request_id",
         "'retire-1'",
         reason=Reason.REQUEST_ID_REUSED,
@@ -469,7 +509,7 @@ _LOOKING = [
     _case("kind-unknown", pb.ExportRunRequest(run_id=RUN, kind=_ENUM), "kind"),  # type: ignore[arg-type]
 ]
 
-CASES = [*_RUNS, *_POOL, *_STEP, *_LOOKING]
+CASES = [*_RUNS, *_POOL, *_PRIORS, *_STEP, *_LOOKING]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

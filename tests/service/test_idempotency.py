@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from google.protobuf.message import Message
 
 from clients import SelectorClient
 from clients.errors import from_rpc_error
+from selector.grants import Scope
+from selector.service.scopes import NEEDS
+from selector.storage.database import Database
+from selector.storage.runs import RunStore
 from selector.v1 import run_pb2
 from tests.resume import calls
 from tests.resume.operations import Operation
@@ -32,13 +36,11 @@ class Case:
     """A call that changes something, and another one that must not have the same request id.
 
     Attributes:
-        reason: of the refusal of the other one.
         before: calls that come first.
     """
 
     call: Operation
     other: Operation
-    reason: str = "REQUEST_ID_REUSED"
     before: tuple[Operation, ...] = field(default=())
 
 
@@ -51,6 +53,7 @@ def _groups(step: int, *ids: str) -> list[tuple[str, int, str]]:
 
 
 NAME = "mine"
+BEGUN = _config(cool_down_steps=1)
 CASES = {
     "CreateRun": Case(
         calls.create("new", _config()).changed(request_id=NAME),
@@ -68,6 +71,10 @@ CASES = {
         calls.register("run", [calls.prompt("y", False)], request_id=NAME),
     ),
     "RetirePrompts": Case(calls.retire("run", ["p000"], NAME), calls.retire("run", ["p001"], NAME)),
+    "ImportPriors": Case(
+        calls.import_priors("run", ["p000", "p001", "nobody"], 3, request_id=NAME),
+        calls.import_priors("run", ["p000", "p001", "nobody"], request_id=NAME),
+    ),
     "SelectBatch": Case(calls.select("run", 3, 4, request_id=NAME), calls.select("run", 4, 4, request_id=NAME)),
     "ReportOutcomes": Case(
         calls.report("run", 3, ["p000", "p001"], request_id=NAME), calls.report("run", 3, ["p002"], request_id=NAME)
@@ -80,20 +87,26 @@ CASES = {
         calls.push("run", 3, _groups(3, "p000", "p001", "p002"), request_id=NAME),
         calls.push("run", 3, _groups(3, "p003"), request_id=NAME),
     ),
-    # A sample is known by its run and step.
-    "SampleRollouts": Case(
-        calls.sample("run", 3, 2, request_id=NAME),
-        calls.sample("run", 3, 1, request_id=NAME),
-        reason="SELECTION_DIFFERS",
-    ),
+    "SampleRollouts": Case(calls.sample("run", 3, 2, request_id=NAME), calls.sample("run", 4, 2, request_id=NAME)),
+}
+# They only look, so that they may come as often as they like. Every other RPC needs a case above.
+READ_ONLY = {
+    "GetRun",
+    "ListRuns",
+    "PredictDifficulty",
+    "ExplainPrompt",
+    "GetSelectionQuality",
+    "ExportRun",
 }
 
 
 def test_there_is_a_case_for_every_mutating_rpc() -> None:
-    """Whatever takes a request id changes something, and nothing else does."""
-    assert set(CASES) == {
-        name for name, (method, _) in METHODS.items() if "request_id" in method.input_type.fields_by_name
-    }
+    """Every RPC has a case or only looks; what changes something takes a request id and asks for WRITE."""
+    assert not READ_ONLY & set(CASES)
+    assert READ_ONLY | set(CASES) == set(METHODS)
+    for name, (method, _) in METHODS.items():
+        assert ("request_id" in method.input_type.fields_by_name) == (name in CASES), name
+        assert any(need.scope is Scope.WRITE for need in NEEDS[name]) == (name in CASES), name
 
 
 def _send(address: str, operation: Operation) -> list[bytes]:
@@ -120,7 +133,7 @@ def _refused(address: str, operation: Operation) -> str | None:
 
 def _begin(send: Callable[[Operation], object], run_id: str) -> None:
     """A run of three steps with a buffer."""
-    send(calls.create(run_id, _config(cool_down_steps=1)))
+    send(calls.create(run_id, BEGUN))
     send(calls.register(run_id, [calls.prompt(prompt_id, False) for prompt_id in IDS]))
     for step in range(3):
         send(calls.select(run_id, step, 4))
@@ -179,7 +192,7 @@ def test_a_call_that_comes_again_is_applied_once(applied: dict[str, Applied], rp
     case = applied[rpc]
     first, second, restarted = case.answers
     assert first == second == restarted
-    assert set(case.refusals) == {CASES[rpc].reason}
+    assert set(case.refusals) == {"REQUEST_ID_REUSED"}
     (runs_before, *before), (runs_after, *after), (runs_again, *again), (_, *at_last) = case.shown
     assert after == again == at_last and runs_after == runs_again
     # A sample changes what is counted of the groups, which is seen by sampling alone.
@@ -194,6 +207,30 @@ def test_without_an_id_a_report_is_another_report(own_service: InProcessService)
         assert _shown(own_service.address, "run") != before
 
 
+def test_an_id_is_of_one_rpc(own_service: InProcessService) -> None:
+    """Whichever of the two stores remembers it."""
+    _begin(lambda operation: _send(own_service.address, operation), "run")
+    on_run = [rpc for rpc, case in CASES.items() if case.call.request.run_id == "run"]
+    for rpc in on_run:
+        _send(own_service.address, CASES[rpc].call.changed(request_id=f"of-{rpc}"))
+    shown = _shown(own_service.address, "run")
+    others = {**{rpc: CASES[rpc].other for rpc in on_run}, "DeleteRun": calls.delete("run")}
+    for taken in on_run:
+        for rpc, operation in others.items():
+            reason = _refused(own_service.address, operation.changed(request_id=f"of-{taken}"))
+            assert reason == "REQUEST_ID_REUSED", (taken, rpc)
+    assert _shown(own_service.address, "run") == shown
+
+
+def test_a_fork_that_was_deleted_does_not_come_back(own_service: InProcessService) -> None:
+    _begin(lambda operation: _send(own_service.address, operation), "run")
+    _send(own_service.address, calls.fork("run", "fork", 2, NAME))
+    _send(own_service.address, calls.delete("fork"))
+    assert _refused(own_service.address, calls.fork("run", "fork", 2, NAME)) == "RUN_NOT_FOUND"
+    _send(own_service.address, calls.fork("run", "fork", 2, "another"))
+    assert _shown(own_service.address, "run")[0] == ["fork", "run"]
+
+
 @pytest.fixture
 def fast_directory() -> Iterator[Path]:
     """In memory where there is such a place: 20,000 writes are waited for."""
@@ -204,21 +241,65 @@ def fast_directory() -> Iterator[Path]:
 
 
 @pytest.mark.slow
+def test_a_deletion_is_known_after_ten_thousand_others(tmp_path: Path) -> None:
+    """Deletions of all runs are remembered in one place; as many by calls would take minutes."""
+    service = InProcessService(tmp_path / "state")
+    doomed = CASES["DeleteRun"]
+    for operation in (*doomed.before, doomed.call, *doomed.before):
+        _send(service.address, operation)
+
+    def delete_others() -> None:
+        database = Database(tmp_path / "state" / "state.db")
+        store = RunStore(database)
+        (row,) = store.runs()
+        with store.transaction() as tx:
+            other = tx.insert_run(replace(row, run_id="other"))
+            for i in range(PROMISED):
+                tx.delete_run(other, "other", f"delete-{i}")
+        database.close()
+
+    service.restart(delete_others)
+    _send(service.address, doomed.call)
+    with service.client("doomed") as client:
+        assert [run.run_id for run in client.list_runs()] == ["doomed"]
+    assert _refused(service.address, doomed.other) == "REQUEST_ID_REUSED"
+    service.close()
+
+
+@pytest.mark.slow
 def test_a_call_is_known_after_ten_thousand_others_and_a_restart(fast_directory: Path) -> None:
     """The calls on one run come again after 10,000 further requests that are remembered in the same place."""
-    names = [rpc for rpc in CASES if rpc not in ("CreateRun", "DeleteRun", "RewindRun", "SampleRollouts")]
+    # One after the other they are made on one run: the rewind takes nothing of the others back, and groups that are
+    # sampled stay in the buffer.
+    kept = calls.push("run", 3, _groups(3, "p011"), salt=1)
+    sample = calls.sample("run", 3, 1, exclude_prompt_ids=IDS[:11])
+    changed = {
+        "CreateRun": Case(calls.create("run", BEGUN), calls.create("run", _config(group_size=3))),
+        "RewindRun": Case(calls.rewind("run", 3), calls.rewind("run", 1)),
+        "SampleRollouts": Case(sample, calls.sample("run", 4, 1), before=(kept,)),
+    }
+    cases = {**changed, **{rpc: case for rpc, case in CASES.items() if rpc not in changed}}
     process = ServiceProcess(fast_directory / "state", "--rewind-window-steps=5")
     stubs = Stubs(process.address)
 
-    def send(operation: Operation) -> object:
+    def send(operation: Operation) -> Any:
         method, _ = METHODS[operation.rpc]
         return stubs.call(operation.rpc, operation.messages if method.client_streaming else operation.request)
 
     try:
+        named = {rpc: case.call.changed(request_id=f"first-{rpc}") for rpc, case in cases.items()}
+        others = {rpc: case.other.changed(request_id=f"first-{rpc}") for rpc, case in cases.items()}
+        answers: dict[str, Any] = {}
+        send(named["CreateRun"])
         _begin(send, "run")
-        named = {rpc: CASES[rpc].call.changed(request_id=f"first-{rpc}") for rpc in names}
-        others = {rpc: CASES[rpc].other.changed(request_id=f"first-{rpc}") for rpc in names}
-        for operation in named.values():
+        for rpc, operation in named.items():
+            for earlier in cases[rpc].before:
+                send(earlier)
+            answers[rpc] = send(operation)
+        (sampled,) = answers["SampleRollouts"]
+        assert [group.group.prompt_id for group in sampled.groups] == ["p011"]
+        # A new run of the id of the one that was deleted, which has to stay.
+        for operation in cases["DeleteRun"].before:
             send(operation)
         for i in range(PROMISED):
             send(calls.retire("run", ["p011"], f"retire-{i}"))
@@ -227,7 +308,8 @@ def test_a_call_is_known_after_ten_thousand_others_and_a_restart(fast_directory:
             shown = _shown(process.address, "run")
             for rpc, operation in named.items():
                 again = send(operation)
-                assert getattr(again, "already_applied", True), rpc
+                assert getattr(again, "already_applied", True) and not getattr(again, "created", False), rpc
+                assert rpc != "SampleRollouts" or again == answers[rpc]
                 assert _refused(process.address, others[rpc]) == "REQUEST_ID_REUSED", rpc
             assert _shown(process.address, "run") == shown
             stubs.close()

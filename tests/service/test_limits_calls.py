@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from clients import SelectorClient
 from clients.retry import RetryPolicy
 from selector.service.limits import FREE_BYTES
 from selector.v1 import replay_service_pb2 as replay_pb
 from selector.v1 import selector_service_pb2 as pb
 from tests.service.bad_input import Refusal, Stubs, refusal_of
-from tests.service.open_calls import OpenRegistration, calls_of, narrow_channel, open_sample, until
+from tests.service.open_calls import OpenRegistration, StalledCaller, calls_of, narrow_channel, open_sample, until
 from tests.service.running import InProcessService, ServiceProcess
 from tests.service.trainer import group_of
 
@@ -227,6 +228,8 @@ def test_a_stream_that_sends_nothing_is_ended_and_changes_nothing(impatient: InP
 
 
 def test_a_reader_that_takes_nothing_holds_a_place_and_no_lane(impatient: InProcessService) -> None:
+    # Time enough for taking what there is once the server has given up, and before it hangs up.
+    impatient.restart(stream_idle_s=2.0)
     calls = calls_of(impatient)
     with narrow_channel(impatient.address) as channel:
         sample = open_sample(channel, "a", 0, 64)
@@ -243,10 +246,42 @@ def test_a_reader_that_takes_nothing_holds_a_place_and_no_lane(impatient: InProc
         with pytest.raises(grpc.RpcError) as caught:
             for frame in sample:
                 groups.extend(frame.groups)
-        assert "no message was taken for 0.3 s" in str(caught.value.details())
+        assert "no message was taken for 2 s" in str(caught.value.details())
         assert 0 < len(groups) < 64
     until(lambda: not calls.places)
     assert len(impatient.client("a").sample_rollouts(0, 64)) == 64
+
+
+def test_a_reader_that_takes_not_even_the_refusal_is_hung_up_on(impatient: InProcessService) -> None:
+    calls = calls_of(impatient)
+    with narrow_channel(impatient.address) as channel:
+        sample = open_sample(channel, "a", 0, 64)
+        until(lambda: calls.streams["a"] == 1)
+        until(lambda: not calls.places)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(sample)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert len(impatient.client("a").sample_rollouts(0, 64)) == 64
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::]"])
+@pytest.mark.parametrize("window", [0, 5])
+def test_a_caller_that_takes_nothing_of_a_single_answer_is_hung_up_on(tmp_path: Path, host: str, window: int) -> None:
+    """It answers pings, so that its connection seems well; a caller who reads is left alone."""
+    service = InProcessService(
+        tmp_path / "state", listen=f"{host}:0", insecure=True, stream_idle_s=0.3, keepalive_s=0.3
+    )
+    port = int(service.address.rpartition(":")[2])
+    calls = calls_of(service)
+    with SelectorClient(f"127.0.0.1:{port}", "a") as client:
+        client.create_run()
+        with StalledCaller(port, window) as stalled:
+            stalled.call(b"/selector.v1.SelectorService/GetRun", _GET.SerializeToString())
+            until(lambda: calls.places["a"] == 1)
+            until(lambda: not calls.places)
+            assert stalled.ended()
+        assert client.get_run().run_id == "a"
+    service.close()
 
 
 def test_a_reader_that_takes_nothing_does_not_keep_the_server_from_stopping(tmp_path: Path) -> None:

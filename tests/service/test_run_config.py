@@ -47,6 +47,8 @@ _OVERRIDES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "estimator.adapter": ("trained", {"estimator.name": "ATTENTION"}),
     "estimator.tracker_decay": (0.5, {"estimator.name": "TRACKER"}),
     "estimator.embedding_components": (4, {"estimator.name": "FUSED"}),
+    "estimator.shortlist": (64, {"estimator.name": "ATTENTION"}),
+    "twin_similarity": (0.75, {}),
     "score": ("INFORMATIVE", {}),
     "score_temperature": (0.75, {"score": "LEARNABLE"}),
     "score_evaluation": ("THOMPSON", {}),

@@ -11,6 +11,9 @@ prompt's own evidence (``own_evidence``), and kappa the number of trials that m 
   tell no more about the others), halved for every half-life since the visit: 8 steps, or the age of the 1000th newest
   row (of the oldest, if there are fewer) where that is more.
 * Adapter. With a trained adapter, its attention to the prompts visited last is one more column (``attention_column``).
+* Twins. One question under several ids has one posterior: from what all of its prompts were tried for
+  (``twin_evidence``), and once it was tried, from the population model's rate of the first of them, which is fitted
+  without any of them. Losses, drift and lines are learned from each prompt's own evidence.
 * Recalibration. The posterior mean's logit goes through a line close to the identity, fitted by prequential
   predictions, separately for prompts with and without own evidence.
 
@@ -130,13 +133,13 @@ class FusedEstimator:
         size = features.size
         design = self._design(features)
         rate, warm_kappa = self._grid.warm
-        successes, trials = self._evidence.under(rate, size)
-        last_step = self._evidence.last_step(size)
+        evidence = self._evidence.shared(rate, features.first_twin, size, self._shift)
+        last_step = evidence.last_step
         seen = last_step >= 0
         population = np.clip(expit(self._population_logit(design, features, step)), _MARGIN, 1.0 - _MARGIN)
 
         kappa = np.where(seen, warm_kappa, self._grid.cold)
-        before = posterior(population, successes, trials, kappa)
+        before = posterior(population, evidence.successes, evidence.trials, kappa)
         absence = np.where(seen, np.maximum(step - last_step, 0), 0)
         line = np.where(seen[:, None], self._warm_line.value, self._cold_line.value)
         mean = expit(line[:, 0] + line[:, 1] * before.moved(self._shift(absence)))
@@ -208,12 +211,14 @@ class FusedEstimator:
         return self._designs.get(key, lambda: build_design(features, components()))
 
     def _population_logit(self, design: PopulationDesign, features: PoolFeatures, step: int) -> np.ndarray:
-        size = features.size
-        last_step = self._evidence.last_step(size)
-        prompt = newest_rows(last_step)
+        first = features.first_twin
+        evidence = self._evidence.shared(_FASTEST, first, features.size, self._shift)
+        last_step = evidence.last_step
+        leading = last_step if first is None else np.where(first == np.arange(features.size), last_step, -1)
+        prompt = newest_rows(leading)
         if not len(prompt):
             return design.prior_logit
-        successes, trials = (column[prompt] for column in self._evidence.under(_FASTEST, size))
+        successes, trials = evidence.successes[prompt], evidence.trials[prompt]
         absence = np.maximum(step - last_step[prompt], 0)
         row_age = np.sort(absence)[min(len(absence), _ROWS_FOR_HALF_LIFE) - 1]
         half_life = max(_SMALLEST_HALF_LIFE, float(row_age))
@@ -230,7 +235,8 @@ class FusedEstimator:
                 # A prior tells much of what the adapter does; together they must not count twice.
                 slope = ATTENTION_SLOPE * float(1.0 - design.known.mean())
                 design = design.with_column(attended, slope)
-        return fit_population(design, rows)
+        fitted = fit_population(design, rows)
+        return fitted if first is None else np.where(last_step >= 0, fitted[first], fitted)
 
     def _forecast(self, batch: OutcomeBatch) -> Forecast:
         successes, trials, last_step = self._evidence.of(batch.prompt)

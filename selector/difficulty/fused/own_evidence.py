@@ -11,13 +11,14 @@ the population's drift since (in logit space). A report of an earlier step than 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
 
 from selector.difficulty.growing import GrowingArray
+from selector.difficulty.twin_evidence import Evidence, pooled
 
 FORGETTING = np.geomspace(0.002, 0.3, 6)
 """Grid of c, the variance growth per visit."""
@@ -38,6 +39,22 @@ class OwnEvidence:
     def under(self, rate: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Successes and trials, each (count,), under one forgetting rate, as of each prompt's newest visit."""
         return self._successes.rows(count)[:, rate], self._trials.rows(count)[:, rate]
+
+    def shared(
+        self, rate: int, first: np.ndarray | None, count: int, drift: Callable[[np.ndarray], np.ndarray]
+    ) -> Evidence:
+        """Evidence of the first ``count`` prompts under one forgetting rate, that of twins put together.
+
+        Args:
+            first: (count,) index of each prompt's first twin; None = there are no twins.
+            drift: the logit shift over a number of steps.
+        """
+
+        def aged(successes: np.ndarray, trials: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            kept = 1.0 / (1.0 + FORGETTING[rate] * trials)
+            return kept * _moved(successes, trials, drift(steps)), kept * trials
+
+        return pooled(Evidence(*self.under(rate, count), self.last_step(count)), first, aged)
 
     def reserve(self, rows: int) -> None:
         """Hold at least this many prompts."""

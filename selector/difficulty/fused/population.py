@@ -23,7 +23,9 @@ _LARGEST_ROWS = 8192
 _FIRST_STEPS = 6
 _FURTHER_STEPS = 2
 _LARGEST_CHANGE = 3.0
-_LARGEST_LEVERAGE = 0.9
+# Rounding only: any lower bound would leave a share of a row's own outcome in what is predicted without it.
+_LARGEST_LEVERAGE = 1.0 - 1e-9
+_LARGEST_DEVIATION = 5.0
 # The intercept is free; one pseudo-trial at rate 1/2 keeps it finite while all outcomes are equal.
 _PSEUDO_TRIALS = 1.0
 _PSEUDO_RATE = 0.5
@@ -107,7 +109,7 @@ def _newton(
     leverage = np.minimum(curvature * spread, _LARGEST_LEVERAGE)
     residual = rows.weight * (rows.rate - expit(linear + rows.offset))
     left_out = linear - spread * residual / (1.0 - leverage)
-    left_out = np.clip(left_out, linear - _LARGEST_CHANGE, linear + _LARGEST_CHANGE)
+    left_out = np.clip(left_out, coefficients[0] - _LARGEST_DEVIATION, coefficients[0] + _LARGEST_DEVIATION)
     then = left_out + rows.offset
     score = rows.weight @ (rows.rate * log_expit(then) + (1.0 - rows.rate) * log_expit(-then))
     return _Fit(coefficients, left_out, float(score))

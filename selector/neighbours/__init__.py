@@ -1,0 +1,1 @@
+"""Nearest neighbours among embeddings, and the near-duplicates of a pool that they show."""
