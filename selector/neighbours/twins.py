@@ -2,7 +2,7 @@
 
 A prompt is a twin of an earlier one when
 
-* both texts are the same but for white space; or
+* both texts are the same but for white space, and both have the same embedding or none; or
 * the symbols and words of both texts agree (``wording``) and the cosine of their embeddings is at least ``similarity``.
 
 Twins form groups, which have numbers: a prompt takes the number of the most similar earlier twin's group, or one of its
@@ -10,6 +10,7 @@ own. The number is kept with the prompt, so nothing is searched for again at a s
 leaves its group without a trace, and the group goes on without it. Prompts without a number are left out: those that
 were registered before twins were looked for.
 
+Equal texts alone make no twins where embeddings are unlike: a caller may embed an image along with a question.
 Only prompts whose symbols and words agree are compared at all, so the search is small however large the pool is.
 """
 
@@ -26,7 +27,7 @@ from selector.neighbours.search import CPU, nearest, normalised
 from selector.neighbours.wording import signature
 from selector.pool import Pool, PromptRecord
 
-_NEIGHBOURS = 8
+_TILE = 2048
 Gather = Callable[[np.ndarray], np.ndarray]
 
 
@@ -35,7 +36,7 @@ class _Keys:
     """What a prompt is found by.
 
     Attributes:
-        content: the same for prompts that are equal, b"" where there is nothing to compare.
+        content: the same for prompts of equal text and embedding, b"" where there is nothing to compare.
         wording: the same for prompts whose texts agree in symbols and words, b"" without text or embedding.
     """
 
@@ -161,12 +162,20 @@ class TwinIndex:
     def _near(self, vectors: np.ndarray, old: int) -> Iterator[tuple[int, int]]:
         """Rows from ``old`` on with their most similar earlier row, where it is similar enough."""
         vectors = normalised(vectors)
-        cosines, rows = nearest(vectors[old:], vectors, _NEIGHBOURS + 1, self._device)
-        queries = np.arange(old, len(vectors))
-        # Rows come most similar first, and the query itself is among them.
-        fits = (rows < queries[:, None]) & (rows >= 0) & (cosines >= self._similarity)
-        for at in np.flatnonzero(fits.any(axis=1)).tolist():
-            yield old + at, int(rows[at, fits[at].argmax()])
+        for start in range(old, len(vectors), _TILE):
+            tile = vectors[start : start + _TILE]
+            within = tile @ tile.T
+            within[np.triu_indices(len(tile))] = -np.inf
+            row = within.argmax(axis=1)
+            cosine = np.take_along_axis(within, row[:, None], axis=1)[:, 0]
+            row += start
+            if start:
+                before, nearest_before = nearest(tile, vectors[:start], 1, self._device)
+                earlier = before[:, 0] >= cosine
+                row = np.where(earlier, nearest_before[:, 0], row)
+                cosine = np.where(earlier, before[:, 0], cosine)
+            for at in np.flatnonzero(cosine >= self._similarity).tolist():
+                yield start + at, int(row[at])
 
 
 def _unchanged(pool: Pool, at: int, record: PromptRecord) -> bool:
@@ -177,7 +186,7 @@ def _keys_of(text: str, embedding_row: int) -> _Keys:
     if not text:
         # What an embedding alone stands for, and whether it is one at all, is the caller's affair.
         return _Keys(b"", b"")
-    content = hashlib.sha256(" ".join(text.split()).encode()).digest()[:16]
+    content = hashlib.sha256(b"%d %b" % (embedding_row, " ".join(text.split()).encode())).digest()[:16]
     if embedding_row < 0:
         return _Keys(content, b"")
     return _Keys(content, signature(text))

@@ -48,7 +48,7 @@ def _train(client: SelectorClient) -> None:
     client.create_run({"seed": 1})
     client.register_prompts(
         ids,
-        texts=["what? " * (3 + i % 7) for i in range(POOL)],
+        texts=["what? " * (3 + i % 7) + str(i) for i in range(POOL)],
         embeddings=np.stack([told, *rng.normal(size=(3, POOL))], axis=1).astype(np.float32),
         domains=["even" if i % 2 else "odd" for i in range(POOL)],
         priors=[(float(rate), 10) for rate in np.round(1 / (1 + np.exp(-own)), 1)],

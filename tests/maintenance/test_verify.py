@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -418,7 +419,7 @@ def _row(**values: object) -> Callable[[bytes], bytes]:
 
 
 def _replaced(decode: Callable[[bytes], Any], encode: Callable[[Any], bytes], **values: Any) -> Any:
-    return lambda stored: encode(type(decode(stored))(**{**vars(decode(stored)), **values}))
+    return lambda stored: encode(replace(decode(stored), **values))
 
 
 _REPLAY: dict[str, tuple[Callable[[Any, Any, int], None], str]] = {

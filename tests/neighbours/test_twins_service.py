@@ -169,7 +169,7 @@ def test_a_replaced_prompt_leaves_its_twins_and_the_rest_stay(service: InProcess
     client = _run(service, "replaced", {"estimator": {"name": "TRACKER"}})
     vectors = _vectors(PAIRS + SINGLES)
     # A third of the first pair, found among prompts of an earlier call.
-    client.register_prompts(["c0"], texts=["What  is 0 apples worth?"], embeddings=-vectors[:1])
+    client.register_prompts(["c0"], texts=["What  is 0 apples worth?"], embeddings=vectors[:1] * 3)
     assert client.explain("c0").twin_prompt_ids == ("a0", "b0")
     client.report_outcomes(0, {"a0": [0.0] * 8, "b0": [0.0] * 2, "a1": [1.0] * 8})
     other = np.eye(1, WIDTH, dtype=np.float32)
@@ -211,6 +211,14 @@ def test_equal_texts_are_twins_without_any_embedding_and_none_are_where_that_is_
     assert client.quality().twin_prompts == 0, "nothing says that they are one question"
 
 
+def test_one_text_with_unlike_embeddings_is_two_questions(service: InProcessService) -> None:
+    client = service.client("images")
+    client.create_run({})
+    client.register_prompts(["cat", "dog", "cat again"], texts=["Which animal?"] * 3, embeddings=np.eye(2)[[0, 1, 0]])
+    assert client.explain("cat").twin_prompt_ids == ("cat again",)
+    assert client.explain("dog").twin_prompt_ids == ()
+
+
 def test_a_full_registration_and_many_small_ones_find_the_same(service: InProcessService) -> None:
     random = np.random.default_rng(0)
     kinds = random.normal(size=(12, WIDTH))
@@ -227,7 +235,7 @@ def test_a_full_registration_and_many_small_ones_find_the_same(service: InProces
             client.register_prompts(ids[part], texts=texts[part], embeddings=vectors[part])
         found.append([client.explain(p).twin_prompt_ids for p in ids])
     assert found[0] == found[1]
-    # Texts of two wordings and three numbers: equal texts are twins whatever their kind.
+    # Twelve kinds.
     assert client.quality().twin_prompts > 40
 
 
