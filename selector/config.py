@@ -115,6 +115,7 @@ PRESETS: Mapping[str, RunConfig] = MappingProxyType(
             reference=ReferenceConfig(mode="NONE", fraction=0.0),
             score="UNIFORM",
             cool_down_steps=0,
+            twin_similarity=0.0,
             replay=ReplayConfig(fresh_fraction=1.0),
         ),
     }

@@ -83,7 +83,8 @@ class Pool:
         for record, row in zip([*new, *known], surface, strict=True):
             at = self.index[record.prompt_id]
             self.content_bytes += content_bytes(record) - self._content_bytes_at(at)
-            self.content_hashes[at] = record.content_hash
+            # Registrations look prompts up from other threads: none has this content until all of it is in place.
+            self.content_hashes[at] = b""
             self.texts[at] = record.text
             self.domain_names[at] = record.domain
             self.status[at] = record.status
@@ -94,6 +95,7 @@ class Pool:
             self._prior_rate[at] = record.prior_rate
             self._prior_trials[at] = record.prior_trials
             self._surface[at] = row
+            self.content_hashes[at] = record.content_hash
         self._touch()
 
     def bytes_with(self, new: Sequence[PromptRecord], changed: Sequence[tuple[int, PromptRecord]]) -> int:
@@ -162,9 +164,6 @@ class Pool:
         count = len(new)
         if not count:
             return
-        for record in new:
-            self.index[record.prompt_id] = len(self.prompt_ids)
-            self.prompt_ids.append(record.prompt_id)
         self.content_hashes += [b""] * count
         self.texts += [""] * count
         self.domain_names += [""] * count
@@ -176,6 +175,10 @@ class Pool:
         self._prior_rate = extended(self._prior_rate, count, np.nan)
         self._prior_trials = extended(self._prior_trials, count, 0.0)
         self._surface = np.concatenate([self._surface, np.full((count, 9), np.nan, dtype=np.float32)])
+        # Last: from then on other threads find the prompts.
+        for record in new:
+            self.prompt_ids.append(record.prompt_id)
+            self.index[record.prompt_id] = len(self.prompt_ids) - 1
 
     def _content_bytes_at(self, at: int) -> int:
         if not self.content_hashes[at]:

@@ -72,8 +72,8 @@ def prepare(
     """
     places, contents = _distinct(specs)
     specs = [specs[i] for i in places]
-    known = [_registered(pool, spec, content) for spec, content in zip(specs, contents, strict=True)]
-    rows = np.array([-1 if at is None else pool.embedding_row[at] for at in known], dtype=np.int64)
+    known = [_registered_row(pool, spec, content) for spec, content in zip(specs, contents, strict=True)]
+    rows = np.array([-1 if row is None else row for row in known], dtype=np.int64)
     # Sent again, a prompt whose embedding was damaged gets it back.
     rows[embedder.damaged(run_space, rows)] = -1
     ready = [i for i, spec in enumerate(specs) if spec.embedding is not None]
@@ -126,12 +126,15 @@ def prepare(
     return Registration(records, space, width, [spec.embedding for spec in specs])
 
 
-def _registered(pool: Pool, spec: PromptSpec, content: bytes) -> int | None:
-    """Index of the prompt, if it is registered as the same question."""
+def _registered_row(pool: Pool, spec: PromptSpec, content: bytes) -> int | None:
+    """Embedding row of the prompt, if it is registered as the same question and not being replaced meanwhile."""
     at = pool.index.get(spec.prompt_id)
-    if at is None or pool.content_hashes[at] == content:
-        return at
-    return at if pool.same_question(at, spec.text, spec.embedding) else None
+    if at is None:
+        return None
+    before = pool.content_hashes[at]
+    row = int(pool.embedding_row[at])
+    same = before == content or pool.same_question(at, spec.text, spec.embedding)
+    return row if same and pool.content_hashes[at] == before else None
 
 
 def _content(spec: PromptSpec) -> bytes:

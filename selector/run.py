@@ -318,8 +318,13 @@ class Run:
         return batch_of(self.pool, event, request.shard_index, request.shard_count)
 
     def select_awaits(self, request: SelectRequest) -> Future[Estimate] | None:
-        """What ``select`` would wait for next; see ``estimate_awaits``."""
-        return None if self._selected(request) is not None else self.estimate_awaits(request.step)
+        """What ``select`` would wait for next; see ``estimate_awaits``. What it would refuse is refused at once."""
+        self.reconcile()
+        self.answered.check(request.key)
+        if self._selected(request) is not None:
+            return None
+        self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
+        return self.estimate_awaits(request.step)
 
     def _selected(self, request: SelectRequest) -> SelectionEvent | None:
         row = self.store.find_selection(self.row.id, request.step, request.purpose, request.round)

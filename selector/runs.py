@@ -272,8 +272,7 @@ class Runs:
                 # The last write: a run that was answered for is in memory as well.
                 with self._store.transaction() as tx:
                     tx.update_run(row.id, ready=True)
-                    if not known:
-                        source.answered.remember(tx, key, None, None)
+                    source.answered.remember(tx, key, None, None)
             self._undropped.discard(row.id)
             self.ledger.settle(row.id, run.usage())
             self._runs[new_run_id] = run

@@ -30,14 +30,24 @@ def hang_up(peer: str) -> bool:
     address = _address_of(peer)
     if address is None or not _DESCRIPTORS.is_dir():
         return False
-    for entry in os.listdir(_DESCRIPTORS):
-        with suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(entry)).st_mode):
-                # A descriptor of our own: gRPC may close its own at any time, and another file may get the number.
-                with socket.socket(fileno=os.dup(int(entry))) as connection:
-                    if connection.family in (socket.AF_INET, socket.AF_INET6) and address == _remote(connection):
-                        connection.shutdown(socket.SHUT_RDWR)
-                        return True
+    # Every one: the same remote address and port may reach another port of this process, the metrics' say.
+    return any([_shut(int(entry), address) for entry in os.listdir(_DESCRIPTORS)])
+
+
+def _shut(descriptor: int, address: tuple[str, int]) -> bool:
+    """End the connection of a descriptor if it is one with that remote address; whether it was."""
+    with suppress(OSError):
+        # One of our own: gRPC may close its own at any time, and another file may get the number.
+        own = os.dup(descriptor)
+        try:
+            if not stat.S_ISSOCK(os.fstat(own).st_mode):
+                return False
+            with socket.socket(fileno=os.dup(own)) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and address == _remote(connection):
+                    connection.shutdown(socket.SHUT_RDWR)
+                    return True
+        finally:
+            os.close(own)
     return False
 
 

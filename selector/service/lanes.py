@@ -4,8 +4,9 @@ A run's state has one writer at a time. Work that has begun is carried to its en
 lane stays taken until then: a cancelled call never leaves a run half-changed. Work that has not begun when its caller
 is gone, or its deadline has passed, is not begun.
 
-All runs share the threads, and none can take them all: a run has one thread in its lane and a few beside it, and work
-that waits for a computation gives its thread back meanwhile (``Later``).
+All runs share the threads, and none can take them all: a run has one thread in its lane, one for what is sent to it
+and need not have it for itself, one for readers of its history, and work that waits for a computation gives its thread
+back meanwhile (``Later``).
 """
 
 from __future__ import annotations
@@ -30,10 +31,6 @@ _T = TypeVar("_T")
 _LOOKS_AT_ONCE = 8
 
 
-# Threads that the calls of one run may have beside its lane.
-_BESIDE = 2
-
-
 @dataclass(frozen=True)
 class Later(Generic[_T]):
     """What work returns that has to wait: it is gone on with once that has been computed, or some time has passed.
@@ -52,7 +49,8 @@ class Later(Generic[_T]):
 class _Lane:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.beside = asyncio.Semaphore(_BESIDE)
+        self.sent = asyncio.Lock()
+        self.history = asyncio.Lock()
         # Calls that hold or await one of these.
         self.callers = 0
 
@@ -87,14 +85,18 @@ class Lanes:
             self._used[lane] = self._now()
         return result
 
-    async def beside(self, lane: str, work: Callable[[], _T], context: grpc.aio.ServicerContext | None = None) -> _T:
-        """Do blocking work on a run that need not have it for itself; see ``run``."""
-        return await self._carried(lane, lambda guards: guards.beside, work, context)
+    async def take_in(self, lane: str, work: Callable[[], _T], context: grpc.aio.ServicerContext | None = None) -> _T:
+        """Read and check what was sent to a run, which need not have the run for itself; see ``run``."""
+        return await self._carried(lane, lambda guards: guards.sent, work, context)
+
+    async def read(self, lane: str, work: Callable[[], _T], context: grpc.aio.ServicerContext | None = None) -> _T:
+        """Read a run's history, which need not have the run for itself; see ``run``."""
+        return await self._carried(lane, lambda guards: guards.history, work, context)
 
     async def _carried(
         self,
         lane: str,
-        guard: Callable[[_Lane], asyncio.Lock | asyncio.Semaphore],
+        guard: Callable[[_Lane], asyncio.Lock],
         work: Callable[[], _T | Later[_T]],
         context: grpc.aio.ServicerContext | None,
     ) -> _T:
@@ -180,7 +182,7 @@ class Lanes:
     async def _guarded(
         self,
         name: str,
-        guard: Callable[[_Lane], asyncio.Lock | asyncio.Semaphore],
+        guard: Callable[[_Lane], asyncio.Lock],
         work: Callable[[], _T | Later[_T]],
         context: grpc.aio.ServicerContext | None,
         gone: threading.Event,

@@ -84,7 +84,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
             received += message.ByteSize()
             self._limits.check_stream(received)
-            await self._lanes.beside(first.run_id, partial(push.check, run, step, list(message.groups)), context)
+            await self._lanes.take_in(first.run_id, partial(push.check, run, step, list(message.groups)), context)
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
         run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id

@@ -181,7 +181,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
                 self._runs.get(checks.run_id(first.run_id))
             elif message.run_id not in ("", first.run_id):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
-            await self._lanes.beside(first.run_id, partial(stream.add, message), context)
+            await self._lanes.take_in(first.run_id, partial(stream.add, message), context)
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
         head = pb.RegisterPromptsRequest(run_id=first.run_id, replace=first.replace, request_id=first.request_id)
@@ -223,8 +223,9 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: pb.ImportPriorsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ImportPriorsResponse:
         run_id = checks.run_id(request.run_id)
+        self._runs.get(run_id)
         # Of a whole pool it takes a while.
-        asked = await self._lanes.off_loop(lambda: import_request(request))
+        asked = await self._lanes.take_in(run_id, lambda: import_request(request), context)
         result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).import_priors(asked), context)
         return pb.ImportPriorsResponse(
             imported=result.imported, unknown=result.unknown, unknown_prompt_ids=result.unknown_prompt_ids
@@ -319,7 +320,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         limit = checks.between(request.limit, 0, _MOST_EXPLAINED, "limit") or 100
         run = self._runs.get(run_id)
         # Reading the history takes longer than the rest, and need not keep the run from its next step.
-        history = await self._lanes.beside(run_id, lambda: prompt_history(run, prompt_id, limit), context)
+        history = await self._lanes.read(run_id, lambda: prompt_history(run, prompt_id, limit), context)
 
         def explained() -> Explanation | Later[Explanation]:
             run = self._runs.get(run_id)
@@ -350,5 +351,5 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
             frames = await self._lanes.run(run_id, lambda: prompt_frames(self._runs.get(run_id)), context)
         else:
             frames = (outcome_frames if kind == pb.EXPORT_KIND_OUTCOMES else selection_frames)(run, _EXPORT_ROWS)
-        while (frame := await self._lanes.beside(run_id, lambda: next(frames, None), context)) is not None:
+        while (frame := await self._lanes.read(run_id, lambda: next(frames, None), context)) is not None:
             yield frame

@@ -82,7 +82,7 @@ def test_what_one_run_is_asked_about_its_history_leaves_threads_to_others(
         assert quick.select_batch(0, 1).prompt_ids
         # The run itself goes on as well.
         assert busy.select_batch(0, 1).prompt_ids
-        assert len(reading) < SLOW
+        assert len(reading) == 1
         released.set()
         assert all(explanation.result().prompt_id == "p0" for explanation in explanations)
     assert not service.server._lanes._lanes

@@ -25,6 +25,7 @@ _UNIFORM = {
     "reference.fraction": 0.0,
     "score": "UNIFORM",
     "cool_down_steps": 0,
+    "twin_similarity": 0.0,
     "replay.fresh_fraction": 1.0,
 }
 # Scores that use no score_temperature show 1.
