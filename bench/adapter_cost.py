@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from selector.adapter_training.network import AdapterNetwork
 from selector.cli.table import table, write_json
+from selector.config import EstimatorConfig
 from selector.difficulty.estimate import OutcomeBatch, PoolFeatures
 from selector.difficulty.registry import make_estimator
 
@@ -43,7 +44,7 @@ def seconds(prompts: int, width: int | None, references: int) -> list[float]:
         reference_mode="IN_BATCH",
         reference_size=references,
         tracker_decay=0.7,
-        embedding_components=16,
+        embedding_components=EstimatorConfig().embedding_components,
     )
     found = []
     for step in range(_STEPS):

@@ -8,8 +8,9 @@ Files are those of ``selector evaluate``. Three tables:
   the mean difference of twins' pass rates (averaged over the file's models) beside that of random pairs, both with the
   noise of their trials in it. ``--show N`` prints N reworded pairs of each file to read. Only texts whose wording is
   another's as well are embedded: others are not compared.
-* ``registration``: CPU-seconds, one thread, of looking for twins among so many prompts registered at once, as they are
-  in the file with a number appended, a hundredth of them twice; and in calls of 1,000.
+* ``registration``: CPU-seconds, one thread, of looking for twins among so many prompts registered at once, and in calls
+  of 1,000; and after a restart, for all of them unchanged and for one more. ``texts``: ``file``, as they are in the
+  file with a number in front, a hundredth of them twice; or ``one``, the same for all. Embeddings are unlike, 384 wide.
 * ``shortlist``: ATTENTION without adapter over half of at most ``--most`` questions, K of them as references, each
   attending to the k nearest, against attending to all: predicted pass rates' largest and mean difference and Pearson
   correlation over all questions, CPU-seconds of both for the same questions with one thread, and the correlation of
@@ -29,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
@@ -50,6 +51,7 @@ from selector.pool import ACTIVE, Pool, PromptRecord
 _SHORTLISTS = (64, 256, 1024)
 _REFERENCES = (256, 1024, 2048, 4096)
 _PROBED = 8
+_Result = TypeVar("_Result")
 
 
 def mean_rates(rates: RateTable) -> np.ndarray:
@@ -113,22 +115,29 @@ def twins(path: Path, rates: RateTable, choice: EncoderChoice, similarity: float
 def registration(texts: Sequence[str], prompts: int, similarity: float) -> list[dict[str, Any]]:
     """Rows of the second table for one number of prompts."""
     random = np.random.default_rng(0)
-    written = [f"{texts[i % len(texts)]} {i}" for i in range(prompts)]
+    written = [f"{i}. Find {texts[i % len(texts)]}" for i in range(prompts)]
     for i in random.choice(np.arange(1, prompts), prompts // 100, replace=False).tolist():
-        written[i] = f"Determine  {written[i - 1]}"
-    vectors = random.normal(size=(prompts, 384)).astype(np.float32)
-    records = [(i, record(i, text, i)) for i, text in enumerate(written)]
+        written[i] = written[i - 1].replace("Find", "Determine", 1)
+    vectors = random.normal(size=(prompts + 1, 384)).astype(np.float32)
     found = []
-    for size in (prompts, 1000):
-        pool, index = Pool(), TwinIndex(similarity)
-        seconds = 0.0
-        for start in range(0, prompts, size):
-            placed = records[start : start + size]
-            began = time.process_time()
-            groups = index.groups(pool, placed, lambda rows: vectors[rows])
-            seconds += time.process_time() - began
-            pool.put([replace(r, twin_group=group) for (_, r), group in zip(placed, groups, strict=True)])
-        found.append({"prompts": prompts, "per call": size, "CPU seconds": seconds})
+    for name, own in (("file", written), ("one", [written[0]] * prompts)):
+        records = [(i, record(i, text, i)) for i, text in enumerate([*own, own[0]])]
+        for size in (prompts, 1000):
+            pool, index = Pool(), TwinIndex(similarity)
+            seconds = 0.0
+            for start in range(0, prompts, size):
+                placed = records[start : min(start + size, prompts)]
+                groups, taken = _timed(partial(index.groups, pool, placed, vectors.__getitem__))
+                seconds += taken
+                pool.put([replace(r, twin_group=group) for (_, r), group in zip(placed, groups, strict=True)])
+            restarted = TwinIndex(similarity)
+            again, more = (
+                _timed(partial(restarted.groups, pool, placed, vectors.__getitem__))[1]
+                for placed in (records[:-1], records[-1:])
+            )
+            found.append(
+                {"texts": name, "prompts": prompts, "per call": size, "CPU s": seconds, "again": again, "more": more}
+            )
     return found
 
 
@@ -208,7 +217,7 @@ def _inverted(attention: Attention) -> np.ndarray:
     return np.concatenate(parts)[: len(attention.covered)]
 
 
-def _timed(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
+def _timed(work: Callable[[], _Result]) -> tuple[_Result, float]:
     began = time.process_time()
     result = work()
     return result, time.process_time() - began

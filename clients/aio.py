@@ -61,7 +61,8 @@ class AsyncSelectorClient:
         self._clock = clock
         self._jitter = random.Random()
         self._warned: set[str] = set()
-        self._metadata = call_metadata(token, target, encrypted=credentials is not None)
+        self._plaintext = credentials is None
+        self._metadata = call_metadata(token, target, encrypted=not self._plaintext)
         self._channel = (
             grpc.aio.insecure_channel(target, options)
             if credentials is None
@@ -378,7 +379,7 @@ class AsyncSelectorClient:
                 raise call.request.failure from None
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise from_rpc_error(error) from error
+            raise from_rpc_error(error, self._plaintext) from error
 
     async def _export(self, request: Any, timeout_s: float) -> AsyncIterator[results.ExportRow]:
         try:
@@ -386,4 +387,4 @@ class AsyncSelectorClient:
                 for row in operations.export_rows(response):
                     yield row
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+            raise from_rpc_error(error, self._plaintext) from error

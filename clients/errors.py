@@ -175,14 +175,17 @@ _BY_CODE: dict[grpc.StatusCode, type[SelectorError]] = {
 }
 
 
-def from_rpc_error(error: grpc.RpcError) -> SelectorError:
-    """The typed exception of a failed call, of ``grpc`` or of ``grpc.aio``.
+def from_rpc_error(error: grpc.RpcError, plaintext: bool = False) -> SelectorError:
+    """The typed exception of a failed call, of ``grpc`` or of ``grpc.aio``, over a channel with or without TLS.
 
     Details are read from ``grpc-status-details-bin`` (``google.rpc.Status``); unreadable or unknown ones are passed
     over, since a proxy between client and service may put its own there.
     """
     code: grpc.StatusCode = error.code()
     message = error.details() or code.name
+    # How a service with TLS looks to whoever connects without; one that goes away in the middle of a call differs.
+    if plaintext and code is grpc.StatusCode.UNAVAILABLE and "failed to connect" in message and "closed" in message:
+        message += " (does the service use TLS?)"
     reason: str | None = None
     metadata: dict[str, str] = {}
     violations: list[FieldViolation] = []

@@ -74,7 +74,8 @@ class SelectorClient:
         self._clock = clock
         self._jitter = random.Random()
         self._warned: set[str] = set()
-        self._metadata = call_metadata(token, target, encrypted=credentials is not None)
+        self._plaintext = credentials is None
+        self._metadata = call_metadata(token, target, encrypted=not self._plaintext)
         self._channel = (
             grpc.insecure_channel(target, options)
             if credentials is None
@@ -452,11 +453,11 @@ class SelectorClient:
         except grpc.RpcError as error:
             if isinstance(call.request, RequestStream) and call.request.failure is not None:
                 raise call.request.failure from None
-            raise from_rpc_error(error) from error
+            raise from_rpc_error(error, self._plaintext) from error
 
     def _export(self, request: Any, timeout_s: float) -> Iterator[results.ExportRow]:
         try:
             for response in self._selector.ExportRun(request, timeout=timeout_s, metadata=self._metadata):
                 yield from operations.export_rows(response)
         except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+            raise from_rpc_error(error, self._plaintext) from error

@@ -13,7 +13,7 @@ Left out, because it would hide how the calls fit together:
 - a generation engine: a real one must return the log-probs of the tokens it drew, under the settings stated below;
 - checkpoints: save the step with the weights, and on resuming call ``client.rewind(step)`` before going on;
 - several processes: let one of them call the service and broadcast, or give each its ``shard``;
-- fallbacks: here an unreachable service ends the training; retries over a short outage are the client's own affair.
+- fallbacks: here a service that is away for two minutes ends the training; the client bridges a restart by itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from clients import RolloutGroup, SelectorClient
+from clients import RetryPolicy, RolloutGroup, SelectorClient
 from trainer_adapters.loss import group_advantages, grpo_replay_loss
 
 BASE = 5
@@ -38,6 +38,9 @@ CERTAINTY = 4.0
 # Stated by the run and by every group: log-probs made in another way are refused instead of silently mixed.
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "log_prob_mode": "PROCESSED"}
 
+
+# A restart of the service takes up to a minute, most of it for loading its encoder.
+PATIENCE_S = 120.0
 
 # The task
 
@@ -255,7 +258,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     began = time.monotonic()
-    with SelectorClient(arguments.target, arguments.run_id, token=arguments.token) as client:
+    retry = RetryPolicy(max_attempts=60)
+    with SelectorClient(
+        arguments.target, arguments.run_id, token=arguments.token, timeout_s=PATIENCE_S, retry=retry
+    ) as client:
         train(client, arguments.steps, arguments.batch_size, arguments.seed)
     print(f"{arguments.steps} steps in {time.monotonic() - began:.0f} s")
 

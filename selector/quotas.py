@@ -50,13 +50,11 @@ class Quotas:
     max_total_replay_bytes: int = UNLIMITED
 
 
-_HINTS = {
-    "prompts": "retired prompts count as well; delete runs that are done",
-    "prompt_bytes": "ids, texts and domains count; delete runs that are done",
-    "replay_groups": "groups kept for a rewind count as well; delete runs that are done, or start the server with a "
-    "smaller rewind_window_steps",
-    "replay_bytes": "groups kept for a rewind count as well; delete runs that are done, or start the server with a "
-    "smaller rewind_window_steps",
+_COUNTED = {
+    "prompts": "retired prompts count as well",
+    "prompt_bytes": "ids, texts and domains count",
+    "replay_groups": "groups kept for a rewind count as well",
+    "replay_bytes": "groups kept for a rewind count as well",
 }
 
 
@@ -123,7 +121,7 @@ class Ledger:
             for name, amount in ((f"max_{kind}", new), (f"max_total_{kind}", getattr(self._total, kind) - old + new)):
                 limit = getattr(self.quotas, name)
                 if amount > limit:
-                    raise quota_exceeded(name, limit, f"this would make {amount}; {_HINTS[kind]}")
+                    raise quota_exceeded(name, limit, f"this would make {amount}; {_hint(kind, name)}")
         return before, after
 
     def _set(self, run: int, usage: Usage) -> None:
@@ -134,8 +132,17 @@ class Ledger:
         )
 
 
+def _hint(kind: str, name: str) -> str:
+    """What counts, and the remedy: deleting other runs frees nothing of a limit that each run has for itself."""
+    raised = f"start the server with a larger --{name.replace('_', '-')}"
+    if kind.startswith("replay"):
+        raised += " or a smaller --rewind-window-steps"
+    remedy = f"delete runs that are done, or {raised}" if name.startswith("max_total_") else f"per run: {raised}"
+    return f"{_COUNTED[kind]}; {remedy}"
+
+
 def quota_exceeded(name: str, limit: int, hint: str) -> ServiceError:
-    """The error about a limit of what is kept: it stays until somebody deletes something."""
+    """The error about a limit of what is kept: it stays until somebody deletes something or raises the limit."""
     return ServiceError(
         Reason.QUOTA_EXCEEDED,
         f"the server's limit {name}={limit} is reached; {hint}",

@@ -124,7 +124,7 @@ class Run:
         self.refused_groups: Counter[str] = Counter()
         self._neighbours_device = neighbours_device
         self.pool = Pool()
-        self._twins = TwinIndex(config.twin_similarity, neighbours_device)
+        self._twins = TwinIndex(config.twin_similarity)
         self.state = self._fresh_state()
         # Whether the log has been rewound, and the state not yet.
         self._behind = False
@@ -132,7 +132,7 @@ class Run:
     def load(self) -> None:
         """Rebuild memory from what is stored."""
         self.pool = Pool()
-        self._twins = TwinIndex(self.config.twin_similarity, self._neighbours_device)
+        self._twins = TwinIndex(self.config.twin_similarity)
         self.pool.put(self.store.prompts(self.row.id))
         self._refold()
 

@@ -53,7 +53,8 @@ def import_prior(context: click.Context, /, **options: Any) -> None:
     """Give the prompts of RUN other models' pass rates as priors.
 
     Predictions use them from the next estimate on, recalibrated on the run's own outcomes. Rows that match no prompt
-    are counted and left out. A prompt has one prior: importing again replaces it.
+    are counted and left out. A prompt has one prior: importing again replaces it. Prompts whose rows have no rate keep
+    the prior they had.
     """
     from selector.evaluation.errors import DataError, OptionError
     from selector.evaluation.prior_rows import import_rows, prior_rows
@@ -71,9 +72,12 @@ def import_prior(context: click.Context, /, **options: Any) -> None:
         raise click.BadParameter(str(error), context, param_hint=error.option) from error
     except (DataError, OSError) as error:
         raise click.ClickException(str(error)) from error
+    notes = list(table.notes)
+    if not options["models"] and len(rows.models) > 1:
+        notes.append(f"mean of {len(rows.models)} columns; choose with --model")
     content = {"run": options["run_id"], "data": str(options["data"]), "step": options["step"]}
-    write_json(options["json_path"], {**content, "models": rows.models, **vars(imported), "notes": table.notes})
-    click.echo(facts([*_facts(imported, rows.models), *(("note", note) for note in table.notes)]))
+    write_json(options["json_path"], {**content, "models": rows.models, **vars(imported), "notes": notes})
+    click.echo(facts([*_facts(imported, rows.models), *(("note", note) for note in notes)]))
     if not imported.prompts:
         raise click.ClickException(
             f"nothing was imported: no row of {options['data']} matches a prompt of run {options['run_id']!r}"
@@ -90,5 +94,8 @@ def _facts(imported: Imported, models: tuple[str, ...]) -> list[tuple[str, objec
         ("matched by", imported.matched_by),
         ("prompts with this prior", imported.prompts),
         ("rows that match no prompt", unmatched),
-        ("rows without a rate", imported.without_rate),
+        (
+            "rows without a rate",
+            f"{imported.without_rate} (their prompts keep the prior they had)" if imported.without_rate else 0,
+        ),
     ]

@@ -74,7 +74,7 @@ def show(run_id: str, target: str, state_dir: Path | None, token: str | None, js
                     f"{pool.selected} at least once, {pool.never_selected} active never, {pool.leased} on lease",
                 ),
                 ("pool changes", f"{pool.registered_after_start} registered after the start, {pool.replaced} replaced"),
-                ("twins", f"{quality.twin_prompts} of prompts registered before" if quality.twin_prompts else None),
+                ("twins", _twins(quality.twin_prompts)),
                 ("embeddings", f"{run.embedding_width} wide, {run.encoder}" if run.encoder else None),
                 ("replay", f"{run.replay_groups} groups, {size(run.replay_bytes)}"),
                 ("reference due", run.reference_due),
@@ -84,6 +84,12 @@ def show(run_id: str, target: str, state_dir: Path | None, token: str | None, js
     _echo_quality(quality)
     click.echo("\nconfiguration in effect")
     click.echo(facts(list(_flat(run.config))))
+
+
+def _twins(count: int) -> str | None:
+    if count == 1:
+        return "1 prompt is a twin of an earlier one"
+    return f"{count} prompts are twins of earlier ones" if count else None
 
 
 def _echo_quality(quality: Quality) -> None:

@@ -229,6 +229,8 @@ def serve(config: Path | None, log_level: str, token: str, **values: Any) -> Non
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogLines(FORMAT))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    # Alembic tells of its plugins when it is imported, which is before the settings are known.
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
     settings = ServerSettings(tokens=(admin(token),) if token else (), **values)
     sys.exit(asyncio.run(_serve(settings)))
 
@@ -282,6 +284,7 @@ def health(target: str, timeout_s: float) -> None:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+    from clients.errors import from_rpc_error
     from clients.tls import channel_security
 
     try:
@@ -298,7 +301,7 @@ def health(target: str, timeout_s: float) -> None:
             request = health_pb2.HealthCheckRequest()
             answer = stub.Check(request, timeout=timeout_s)
     except grpc.RpcError as error:
-        click.echo(f"selector: {target}: {error.code().name}", err=True)
+        click.echo(f"selector: {target}: {from_rpc_error(error, plaintext=credentials is None)}", err=True)
         sys.exit(1)
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     click.echo(status)

@@ -36,7 +36,8 @@ def target_options(command: _F) -> _F:
         click.option(
             "--state-dir",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="Look into a state directory that no server has open, instead of asking a service.",
+            help="Open a state directory that no server has open, instead of asking a service. Only as a flag: no "
+            "variable is read, so that SELECTOR_STATE_DIR of 'selector serve' does not keep anybody from the service.",
         ),
         click.option(
             "--token",

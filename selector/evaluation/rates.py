@@ -182,6 +182,7 @@ def _model_names(columns: Columns, named: Sequence[str], special: set[str | None
                 "--model", f"{columns.path} has no column {name!r}; it has {listed(list(columns.values))}"
             )
     found, ignored = list(dict.fromkeys(named)), []
+    percentages = ""
     for name, values in columns.values.items():
         if name in special or name in found or _is_own_trials(name, columns):
             continue
@@ -194,12 +195,14 @@ def _model_names(columns: Columns, named: Sequence[str], special: set[str | None
             found.append(name)
         else:
             ignored.append(name)
+            if not percentages and len(known) and known.min() >= 0.0 and known.max() <= 100.0:
+                percentages = f"{name!r} reaches {known.max():g}: divide percentages by 100; "
     if ignored:
         notes.append(f"columns that are not pass rates in [0, 1] were left out: {listed(ignored)}")
     if not found:
         raise DataError(
             f"{columns.path}: no column of pass rates: expected a numeric column with values in [0, 1] for each model; "
-            f"the columns are {listed(list(columns.values))}"
+            f"{percentages}the columns are {listed(list(columns.values))}"
         )
     return [name for name in columns.values if name in found]
 

@@ -3,7 +3,8 @@
 A prompt is a twin of an earlier one when
 
 * both texts are the same but for white space, and both have the same embedding or none; or
-* the symbols and words of both texts agree (``wording``) and the cosine of their embeddings is at least ``similarity``.
+* both texts are the same but for the ways to put a question (``wording``), and the cosine of their embeddings is at
+  least ``similarity``. Of one wording, the first 1,024 prompts are compared with.
 
 Twins form groups, which have numbers: a prompt takes the number of the most similar earlier twin's group, or one of its
 own. The number is kept with the prompt, so nothing is searched for again at a start, a prompt whose content is replaced
@@ -11,56 +12,45 @@ leaves its group without a trace, and the group goes on without it. Prompts with
 were registered before twins were looked for.
 
 Equal texts alone make no twins where embeddings are unlike: a caller may embed an image along with a question.
-Only prompts whose symbols and words agree are compared at all, so the search is small however large the pool is.
+Only prompts whose texts have the same checksum are read and compared at all, so the search is small however large the
+pool is.
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from selector.embedding.errors import EmbeddingDamagedError
-from selector.neighbours.search import CPU, nearest, normalised
-from selector.neighbours.wording import signature
+from selector.neighbours.search import normalised
+from selector.neighbours.wording import checksum, plain, signature
 from selector.pool import Pool, PromptRecord
 
+_COMPARED = 1024
 _TILE = 2048
+# Of a cosine: the last bits of equal products depend on the number of rows that are multiplied at once.
+_DECIMALS = 6
 Gather = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """What a prompt is found by.
-
-    Attributes:
-        content: the same for prompts of equal text and embedding, b"" where there is nothing to compare.
-        wording: the same for prompts whose texts agree in symbols and words, b"" without text or embedding.
-    """
-
-    content: bytes
-    wording: bytes
 
 
 class TwinIndex:
     """Finds the twins of prompts that are about to be put into a pool; follows what is put there by itself."""
 
-    def __init__(self, similarity: float, device: str = CPU) -> None:
+    def __init__(self, similarity: float) -> None:
         """
         Args:
             similarity: smallest cosine of twins, in (0, 1]; 0 = prompts have no twins.
-            device: see ``selector.neighbours.search``.
         """
         self._similarity = similarity
-        self._device = device
-        self._keys: list[_Keys] = []
-        # Indices by either key; those whose key has changed since are passed over.
-        self._by_content: dict[bytes, list[int]] = {}
-        self._by_wording: dict[bytes, list[int]] = {}
+        # Of each prompt's text; and the prompts of each, in order of their indices.
+        self._checksums: list[int] = []
+        self._with_checksum: dict[int, list[int]] = {}
         # What the last request puts into the pool, if it goes through.
-        self._asked: dict[int, tuple[PromptRecord, _Keys]] = {}
+        self._asked: list[int] = []
 
     def groups(self, pool: Pool, placed: Sequence[tuple[int, PromptRecord]], gather: Gather | None) -> list[int]:
         """The group number of each prompt that is about to be put into the pool, which does not change.
@@ -73,27 +63,20 @@ class TwinIndex:
         """
         if self._similarity == 0.0:
             return [0] * len(placed)
-        self._follow(pool)
         asked = {at: record for at, record in placed if not _unchanged(pool, at, record)}
-        keys = {at: _keys_of(record.text, record.embedding_row) for at, record in asked.items()}
-        self._asked = {at: (record, keys[at]) for at, record in asked.items()}
+        if not asked:
+            return [int(pool.twin_group[at]) for at, _ in placed]
+        self._follow(pool)
+        self._asked = list(asked)
 
-        twin: dict[int, int] = {}
-        standing: dict[bytes, int] = {}
-        blocks: dict[bytes, list[int]] = {}
-        for at, key in keys.items():
-            equal = standing.get(key.content)
-            if equal is None:
-                equal = next((j for j in self._by_content.get(key.content, ()) if self._has(j, key, asked)), None)
-            if equal is not None:
-                twin[at] = equal
-                continue
-            if key.content:
-                standing[key.content] = at
-            if key.wording:
-                blocks.setdefault(key.wording, []).append(at)
-        if gather is not None:
-            twin.update(self._similar(pool, asked, blocks, gather))
+        equal: dict[int, int] = {}
+        blocks: list[tuple[list[int], list[int]]] = []
+        for known, new in self._alike(pool, asked):
+            equal.update(_equal(pool, asked, known, new))
+            if gather is not None:
+                blocks += _blocks(pool, asked, known, new)
+        similar = self._similar(pool, asked, blocks, gather) if gather is not None and blocks else {}
+        twin = similar | equal
 
         found: dict[int, int] = {}
         for at, record in asked.items():
@@ -105,91 +88,103 @@ class TwinIndex:
 
     def _follow(self, pool: Pool) -> None:
         """Take in what was registered and replaced since."""
-        replaced = [at for at in self._asked if at < len(self._keys)]
-        for at in [*replaced, *range(len(self._keys), len(pool))]:
-            keys = self._keys_at(pool, at)
-            if at == len(self._keys):
-                self._keys.append(_Keys(b"", b""))
-            for index, key, held in (
-                (self._by_content, keys.content, self._keys[at].content),
-                (self._by_wording, keys.wording, self._keys[at].wording),
-            ):
-                if key and key != held:
-                    index.setdefault(key, []).append(at)
-            self._keys[at] = keys
-        self._asked = {}
+        known = len(self._checksums)
+        for at in self._asked:
+            if at < known and (number := checksum(pool.texts[at])) != self._checksums[at]:
+                self._with_checksum[self._checksums[at]].remove(at)
+                bisect.insort(self._with_checksum.setdefault(number, []), at)
+                self._checksums[at] = number
+        for at in range(known, len(pool)):
+            self._checksums.append(checksum(pool.texts[at]))
+            self._with_checksum.setdefault(self._checksums[at], []).append(at)
+        self._asked = []
 
-    def _keys_at(self, pool: Pool, at: int) -> _Keys:
-        # Prompts that are older than the search for twins have no number, and are never found.
-        if pool.twin_group[at] == 0:
-            return _Keys(b"", b"")
-        record, keys = self._asked.get(at, (None, _Keys(b"", b"")))
-        if record is not None and _unchanged(pool, at, record):
-            return keys
-        return _keys_of(pool.texts[at], int(pool.embedding_row[at]))
-
-    def _has(self, at: int, key: _Keys, asked: Mapping[int, PromptRecord]) -> bool:
-        return at not in asked and self._keys[at].content == key.content
+    def _alike(self, pool: Pool, asked: Mapping[int, PromptRecord]) -> Iterator[tuple[list[int], list[int]]]:
+        """Prompts of the pool, and those asked for, whose texts have the same checksum; at least two together."""
+        alike: dict[int, list[int]] = {}
+        for at, record in asked.items():
+            # What an embedding alone stands for, and whether it is one at all, is the caller's affair.
+            if record.text:
+                alike.setdefault(checksum(record.text), []).append(at)
+        for number, new in alike.items():
+            # Prompts that are older than the search for twins have no number, and are never found.
+            known = [
+                j
+                for j in self._with_checksum.get(number, ())
+                if j not in asked and pool.twin_group[j] and pool.texts[j]
+            ]
+            if len(known) + len(new) > 1:
+                yield known, new
 
     def _similar(
-        self, pool: Pool, asked: Mapping[int, PromptRecord], blocks: Mapping[bytes, Sequence[int]], gather: Gather
+        self,
+        pool: Pool,
+        asked: Mapping[int, PromptRecord],
+        blocks: Sequence[tuple[list[int], list[int]]],
+        gather: Gather,
     ) -> dict[int, int]:
         """The nearest earlier prompt of the same wording, where it is near enough.
 
         Args:
-            blocks: the prompts to search for, in order, by their wording.
+            blocks: prompts of one wording: those in the pool to compare with, and those to search for, in order.
         """
-        known = {
-            wording: [
-                j for j in self._by_wording.get(wording, ()) if j not in asked and self._keys[j].wording == wording
-            ]
-            for wording in blocks
-        }
-        compared = {wording: [*known[wording], *block] for wording, block in blocks.items()}
-        compared = {wording: members for wording, members in compared.items() if len(members) > 1}
-        members = [at for block in compared.values() for at in block]
+        members = [at for known, new in blocks for at in (*known, *new)]
         rows = [asked[at].embedding_row if at in asked else int(pool.embedding_row[at]) for at in members]
         vectors = _gathered(gather, np.array(rows, dtype=np.int64))
         twin: dict[int, int] = {}
         end = 0
-        for wording, block in compared.items():
+        for known, new in blocks:
+            block = [*known, *new]
             start, end = end, end + len(block)
-            old = len(known[wording])
-            for query, candidate in self._near(vectors[start:end], old):
+            for query, candidate in self._near(vectors[start:end], len(known)):
                 twin[block[query]] = block[candidate]
         return twin
 
-    def _near(self, vectors: np.ndarray, old: int) -> Iterator[tuple[int, int]]:
-        """Rows from ``old`` on with their most similar earlier row, where it is similar enough."""
+    def _near(self, vectors: np.ndarray, known: int) -> Iterator[tuple[int, int]]:
+        """Rows from ``known`` on with the most similar row before them, the first such, where it is similar enough."""
         vectors = normalised(vectors)
-        for start in range(old, len(vectors), _TILE):
+        compared = vectors[:_COMPARED]
+        for start in range(known, len(vectors), _TILE):
             tile = vectors[start : start + _TILE]
-            within = tile @ tile.T
-            within[np.triu_indices(len(tile))] = -np.inf
-            row = within.argmax(axis=1)
-            cosine = np.take_along_axis(within, row[:, None], axis=1)[:, 0]
-            row += start
-            if start:
-                before, nearest_before = nearest(tile, vectors[:start], 1, self._device)
-                earlier = before[:, 0] >= cosine
-                row = np.where(earlier, nearest_before[:, 0], row)
-                cosine = np.where(earlier, before[:, 0], cosine)
-            for at in np.flatnonzero(cosine >= self._similarity).tolist():
-                yield start + at, int(row[at])
+            cosine = np.round(tile @ compared.T, _DECIMALS)
+            cosine[np.arange(len(compared)) >= np.arange(start, start + len(tile))[:, None]] = -np.inf
+            nearest = cosine.argmax(axis=1)
+            for at in np.flatnonzero(cosine.max(axis=1) >= self._similarity).tolist():
+                yield start + at, int(nearest[at])
+
+
+def _equal(
+    pool: Pool, asked: Mapping[int, PromptRecord], known: Sequence[int], new: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Prompts asked for with the first one before them of the same text and embedding."""
+    read = functools.cache(plain)
+    first: dict[tuple[str, int], int] = {}
+    for at in known:
+        first.setdefault((read(pool.texts[at]), int(pool.embedding_row[at])), at)
+    for at in new:
+        equal = first.setdefault((read(asked[at].text), asked[at].embedding_row), at)
+        if equal != at:
+            yield at, equal
+
+
+def _blocks(
+    pool: Pool, asked: Mapping[int, PromptRecord], known: Sequence[int], new: Sequence[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Prompts with embeddings by wording: of the pool those to compare with, and those asked for; at least two."""
+    read = functools.cache(signature)
+    blocks: dict[bytes, tuple[list[int], list[int]]] = {}
+    for at in new:
+        if asked[at].embedding_row >= 0:
+            blocks.setdefault(read(asked[at].text), ([], []))[1].append(at)
+    for at in known if blocks else ():
+        block = blocks.get(read(pool.texts[at]))
+        if block and len(block[0]) < _COMPARED and pool.embedding_row[at] >= 0:
+            block[0].append(at)
+    return (block for block in blocks.values() if len(block[0]) + len(block[1]) > 1)
 
 
 def _unchanged(pool: Pool, at: int, record: PromptRecord) -> bool:
     return at < len(pool) and record.text == pool.texts[at] and record.embedding_row == pool.embedding_row[at]
-
-
-def _keys_of(text: str, embedding_row: int) -> _Keys:
-    if not text:
-        # What an embedding alone stands for, and whether it is one at all, is the caller's affair.
-        return _Keys(b"", b"")
-    content = hashlib.sha256(b"%d %b" % (embedding_row, " ".join(text.split()).encode())).digest()[:16]
-    if embedding_row < 0:
-        return _Keys(content, b"")
-    return _Keys(content, signature(text))
 
 
 def _own_number(at: int, record: PromptRecord) -> int:

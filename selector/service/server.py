@@ -297,8 +297,13 @@ class Server:
 
     def describe(self) -> dict[str, object]:
         """The effective settings, with secrets redacted."""
-        shown = {field.name: getattr(self._settings, field.name) for field in fields(self._settings)}
-        shown["tokens"] = f"{len(self._settings.tokens)} redacted" if self._settings.tokens else "none"
+        shown: dict[str, object] = {}
+        for field in fields(self._settings):
+            if field.name == "tokens":
+                # Of the option --token; those of the token file are beside it.
+                shown["token"] = "set" if self._settings.tokens else "not set"
+            else:
+                shown[field.name] = getattr(self._settings, field.name)
         shown["adapters"] = {name: str(path) for name, path in self._settings.adapters.items()}
         return shown
 

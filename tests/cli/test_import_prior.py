@@ -57,7 +57,7 @@ def test_rows_are_matched_by_id(invoke: Invoke, service: InProcessService, tmp_p
         "notes": [],
     }
     assert "rows that match no prompt  1 (z)" in result.stdout
-    assert "rows without a rate        1" in result.stdout
+    assert "rows without a rate        1 (their prompts keep the prior they had)" in result.stdout
 
 
 def test_rows_are_matched_by_text_but_for_white_space(
@@ -92,11 +92,13 @@ def test_models_are_chosen_or_put_together(invoke: Invoke, service: InProcessSer
         '{"id": "c", "p": 0.25, "p.n": 4}',
     )
     common = ("import-prior", "run", "--data", data, "--target", service.address)
-    assert invoke(*common, "--model", "m", "--model", "o").exit_code == 0
+    named = invoke(*common, "--model", "m", "--model", "o")
+    assert (named.exit_code, "choose with --model" in named.stdout) == (0, False)
     assert _priors(service.client("run")) == [(0.875, 16), (0.5, 4), None, None]
     assert invoke(*common, "--model", "p").exit_code == 0
     assert _priors(service.client("run")) == [(0.0, 8), (0.25, 4), (0.25, 4), None]
-    assert invoke(*common).exit_code == 0
+    unnamed = invoke(*common)
+    assert (unnamed.exit_code, "mean of 3 columns; choose with --model" in unnamed.stdout) == (0, True)
     assert _priors(service.client("run")) == [(14 / 24, 24), (0.375, 8), (0.25, 4), None]
     wrong = invoke(*common, "--model", "q")
     assert wrong.exit_code == 2

@@ -14,6 +14,7 @@ import pytest
 from clients import SelectorClient
 from selector.cli.table import facts, size, table
 from tests.cli.conftest import PROMPTS, RUN, STEPS, Invoke
+from tests.service.running import InProcessService
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,22 @@ def test_show_of_a_run_without_outcomes(invoke: Invoke, target: str) -> None:
     assert result.exit_code == 0
     assert _facts(result.stdout)["last step"] == "-"
     assert "no outcomes have been reported yet" in result.stdout
+
+
+def test_show_counts_twins(invoke: Invoke, tmp_path: Path) -> None:
+    service = InProcessService(tmp_path / "state")
+    try:
+        client = service.client("twins")
+        client.create_run()
+        vectors = np.random.default_rng(0).normal(size=(3, 32))
+        client.register_prompts(["a0", "a1", "a2"], [f"What do {i} apples cost?" for i in range(3)], vectors)
+        assert _facts(invoke("show", "twins", "--target", service.address).stdout)["twins"] == "-"
+        for count, said in ((1, "1 prompt is a twin of an earlier one"), (2, "2 prompts are twins of earlier ones")):
+            i = count - 1
+            client.register_prompts([f"b{i}"], [f"What do {i} apples cost?"], vectors[i : i + 1])
+            assert _facts(invoke("show", "twins", "--target", service.address).stdout)["twins"] == said
+    finally:
+        service.close()
 
 
 def test_show_of_a_fork_names_its_origin(invoke: Invoke, target: str) -> None:

@@ -55,9 +55,10 @@ def test_sources_of_options_and_secrets_of_a_real_process(invoke: Invoke, tmp_pa
     assert process.terminate() == 0
     shown = [line for line in process.stderr if "settings: " in line]
     assert len(shown) == 1
+    assert not [line for line in process.stderr[: process.stderr.index(shown[0])] if " INFO " in line]
     settings = json.loads(shown[0].partition("settings: ")[2])
     assert (settings["workers"], settings["max_runs"], settings["grace_s"]) == (3, 4, 11.0)
-    assert (settings["tokens"], settings["token_file"]) == ("1 redacted", str(tmp_path / "tokens"))
+    assert (settings["token"], settings["token_file"]) == ("set", str(tmp_path / "tokens"))
     assert rest == "", "one line is printed, and ServiceProcess has read it"
     everything = "".join(process.stderr) + rest
     assert not any(secret in everything for secret in [*secrets.values(), "wrong"])
@@ -163,7 +164,9 @@ def test_health_of_nobody(invoke: Invoke, taken: str) -> None:
         result = invoke("health", "--target", target, "--timeout-s", "0.2")
         assert result.exit_code == 1
         assert result.stderr.startswith(f"selector: {target}: ")
-        assert grpc.StatusCode[result.stderr.rpartition(": ")[2].strip()] is not grpc.StatusCode.OK
+        code, _, detail = result.stderr.removeprefix(f"selector: {target}: ").partition(": ")
+        assert grpc.StatusCode[code] is not grpc.StatusCode.OK
+        assert detail.strip() and len(result.stderr.splitlines()) == 1
 
 
 def test_health_of_a_server_that_drains(invoke: Invoke, tmp_path: Path) -> None:

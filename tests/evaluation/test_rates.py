@@ -113,6 +113,7 @@ _GOOD: dict[str, list[Any]] = {"id": ["a", "b", "c"], "text": ["x", "y", "z"], "
         ({"rate": [0.5, -0.5, 1.0]}, {"models": ("rate",)}, "'rate', row 2: expected a pass rate in [0, 1]; got -0.5"),
         ({"rate": ["a", "b", "c"]}, {"models": ("rate",)}, "'rate', row 1: expected a number; got 'a'"),
         ({"rate": [50.0, 60.0, 70.0]}, {}, "no column of pass rates"),
+        ({"rate": [50.0, 0.0, 100.0]}, {}, "'rate' reaches 100: divide percentages by 100"),
         ({"rate": [None, None, None]}, {}, "no column of pass rates"),
         ({"n": [2, 0, 2]}, {}, "row 2: 'rate' has a pass rate but no trials"),
         ({"n": [2, None, 2]}, {}, "row 2: 'rate' has a pass rate but no trials"),

@@ -38,8 +38,8 @@ def _run(service: InProcessService, run_id: str, config: dict[str, Any]) -> Sele
     client.create_run(config)
     vectors = _vectors(PAIRS + SINGLES)
     ids = [*TWINS, *(f"s{i}" for i in range(SINGLES)), *TWINS.values()]
-    texts = [f"What is {i} apples worth?" for i in range(PAIRS + SINGLES)]
-    texts += [f"Determine what {i} apples are worth." for i in range(PAIRS)]
+    texts = [f"What is the price of {i} apples?" for i in range(PAIRS + SINGLES)]
+    texts += [f"Determine the price of {i} apples." for i in range(PAIRS)]
     client.register_prompts(ids, texts=texts, embeddings=np.concatenate([vectors, vectors[:PAIRS] * 2 + 0.01]))
     return client
 
@@ -169,7 +169,7 @@ def test_a_replaced_prompt_leaves_its_twins_and_the_rest_stay(service: InProcess
     client = _run(service, "replaced", {"estimator": {"name": "TRACKER"}})
     vectors = _vectors(PAIRS + SINGLES)
     # A third of the first pair, found among prompts of an earlier call.
-    client.register_prompts(["c0"], texts=["What  is 0 apples worth?"], embeddings=vectors[:1] * 3)
+    client.register_prompts(["c0"], texts=["What is\nthe price of 0 apples?"], embeddings=vectors[:1] * 3)
     assert client.explain("c0").twin_prompt_ids == ("a0", "b0")
     client.report_outcomes(0, {"a0": [0.0] * 8, "b0": [0.0] * 2, "a1": [1.0] * 8})
     other = np.eye(1, WIDTH, dtype=np.float32)
@@ -178,9 +178,9 @@ def test_a_replaced_prompt_leaves_its_twins_and_the_rest_stay(service: InProcess
     assert client.explain("c0").twin_prompt_ids == ("b0",)
     assert client.predict_difficulty(["a0", "b0", "c0"]).predicted_difficulties.tolist() == [0.5, 0.75, 0.75]
     # It can become a twin of others, and of its old ones again.
-    client.register_prompts(["a0"], texts=["What is 1 apples worth?"], embeddings=vectors[1:2], replace=True)
+    client.register_prompts(["a0"], texts=["What is the price of 1 apples?"], embeddings=vectors[1:2], replace=True)
     assert client.explain("a0").twin_prompt_ids == ("a1", "b1")
-    client.register_prompts(["a0"], texts=["What is 0 apples worth?"], embeddings=vectors[:1], replace=True)
+    client.register_prompts(["a0"], texts=["What is the price of 0 apples?"], embeddings=vectors[:1], replace=True)
     assert client.explain("a0").twin_prompt_ids == ("b0", "c0")
 
 
@@ -192,7 +192,7 @@ def test_a_retired_twin_is_evidence_and_is_not_drawn(service: InProcessService) 
     assert set(chosen.prompt_ids) == {*TWINS.values(), *(f"s{i}" for i in range(SINGLES))}
     assert _predicted(client, "a0") == _predicted(client, "b0")
     # Brought back as it was, it is the twin that it was.
-    client.register_prompts(["a0"], texts=["What is 0 apples worth?"], embeddings=_vectors(1), replace=True)
+    client.register_prompts(["a0"], texts=["What is the price of 0 apples?"], embeddings=_vectors(1), replace=True)
     assert client.explain("a0").twin_prompt_ids == ("b0",)
 
 

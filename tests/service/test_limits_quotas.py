@@ -47,6 +47,11 @@ def _at_once(works: Sequence[Callable[[], Any]], limit: str) -> int:
             assert (error.reason, error.metadata["limit"]) == ("QUOTA_EXCEEDED", limit)
             assert error.retry_after_s is not None
             assert f"{limit}={error.metadata['value']}" in error.message
+            # Where only a larger limit helps, it is not said that deleting other runs would.
+            one_run = not limit.startswith("max_total_") and limit != "max_runs"
+            assert ("delete runs" in error.message) == (not one_run and limit != "max_total_embedding_bytes")
+            if one_run:
+                assert f"per run: start the server with a larger --{limit.replace('_', '-')}" in error.message
             return False
         return True
 

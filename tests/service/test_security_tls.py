@@ -149,11 +149,14 @@ def test_the_commands_speak_tls(secured: InProcessService, mutual: InProcessServ
             trusting = [*arguments, "--tls-ca", str(world.ca[0]), *extra]
             result = CliRunner().invoke(cli, trusting)
             assert (result.exit_code, result.stdout) == (0, said)
-            assert CliRunner().invoke(cli, arguments).exit_code == 1
+            plaintext = CliRunner().invoke(cli, arguments)
+            assert (plaintext.exit_code, "does the service use TLS?" in plaintext.stderr) == (1, True)
     variables = {"SELECTOR_TLS_CA": str(world.ca[0]), "SELECTOR_TARGET": secured.address}
     assert CliRunner().invoke(cli, ["health"], env=variables).exit_code == 0
     result = CliRunner().invoke(cli, ["health", "--tls-server-name", "another.example"], env=variables)
-    assert result.exit_code == 1
+    assert (result.exit_code, "use TLS?" in result.stderr) == (1, False)
+    nobody = CliRunner().invoke(cli, ["health", "--target", "127.0.0.1:1"])
+    assert (nobody.exit_code, "use TLS?" in nobody.stderr) == (1, False)
     result = CliRunner().invoke(cli, ["runs", "--tls-ca", "missing.pem"], env=variables)
     assert (result.exit_code, "missing.pem" in result.stderr) == (1, True)
 

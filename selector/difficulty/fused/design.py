@@ -15,6 +15,9 @@ PRIOR_SLOPE = 0.5
 _NOMINAL_TRIALS = 8.0
 _SATURATED = 0.02
 _LARGEST_DOMAINS = 32
+# Of all their columns together, in units of one standardised column's.
+_EMBEDDING_VARIANCE = 9.0
+_DOMAIN_VARIANCE = 2.0
 # Standardised values beyond this are outliers that would act as levers in a ridge.
 _LARGEST_VALUE = 5.0
 _NO_VARIATION = 1e-6
@@ -53,7 +56,7 @@ class PopulationDesign:
 
 
 def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDesign:
-    """All columns of the pool; ``components`` (N, k) are principal components of the embeddings, used as they are.
+    """All columns of the pool; ``components`` (N, k) are principal components of the embeddings, in proportion.
 
     Numeric columns are standardised over the prompts that have a value; a missing one becomes 0. Surface features and
     embeddings bring a flag for the prompts without, prior rates one for those with. Domains are one-hot, the 32 most
@@ -82,13 +85,21 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
     for index in range(features.surface.shape[1]):
         add(_standardised(features.surface[:, index].astype(np.float64))[0])
     add(np.isnan(features.surface).all(axis=1).astype(np.float64))
-    for index in range(components.shape[1]):
-        add(components[:, index])
+    variance = float(np.square(components, dtype=np.float64).sum(axis=1).mean()) if components.size else 0.0
+    scaled = components * np.sqrt(_EMBEDDING_VARIANCE / variance) if variance > _NO_VARIATION else components[:, :0]
+    for index in range(scaled.shape[1]):
+        add(scaled[:, index])
     if features.embeddings is not None:
         add(np.asarray(~features.embeddings.any(axis=1), dtype=np.float64))
     codes, counts = np.unique(features.domain[features.domain >= 0], return_counts=True)
-    for code in codes[np.argsort(-counts, kind="stable")[:_LARGEST_DOMAINS]]:
-        add(np.asarray(features.domain == code, dtype=np.float64))
+    largest = codes[np.argsort(-counts, kind="stable")[:_LARGEST_DOMAINS]]
+    one_hot = np.asarray(features.domain[:, None] == largest, dtype=np.float64)
+    one_hot -= one_hot.mean(axis=0) if size else 0.0
+    spread = (
+        np.sqrt(_DOMAIN_VARIANCE / max(float(np.square(one_hot).sum(axis=1).mean()), _NO_VARIATION)) if size else 1.0
+    )
+    for index in range(one_hot.shape[1]):
+        add(spread * one_hot[:, index])
     for name in sorted(features.signals):
         add(_standardised(features.signals[name])[0])
 

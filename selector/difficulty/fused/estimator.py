@@ -8,7 +8,7 @@ prompt's own evidence (``own_evidence``), and kappa the number of trials that m 
   k steps is shifted by ``drift * k * own share``, at most 1.5; the population model's rows are shifted likewise.
 * Rows of the population model. Each visited prompt counts with its evidence n under the fastest forgetting rate,
   worth ``n (1 + kappa) / (kappa + n)`` trials (at most 1 + kappa, the cold kappa, because more trials of one prompt
-  tell no more about the others), halved for every half-life since the visit: 8 steps, or the age of the 1000th newest
+  tell no more about the others), halved for every half-life since the visit: 8 steps, or the age of the 256th newest
   row (of the oldest, if there are fewer) where that is more.
 * Adapter. With a trained adapter, its attention to the prompts visited last is one more column (``attention_column``).
 * Twins. One question under several ids has one posterior: from what all of its prompts were tried for
@@ -57,7 +57,7 @@ _LARGEST_DRIFT_STEP = 0.05
 _LINE_PRECISION = 100.0
 _LARGEST_LINE_STEP = 0.2
 _SMALLEST_HALF_LIFE = 8.0
-_ROWS_FOR_HALF_LIFE = 1000
+_ROWS_FOR_HALF_LIFE = 256
 _MARGIN = 1e-3
 _SMALLEST_MEAN = 1e-6
 _FASTEST = len(FORGETTING) - 1
