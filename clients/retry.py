@@ -18,15 +18,15 @@ _OVERLOADED = "OVERLOADED"
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential backoff, bounded by attempts and by the call's deadline.
+    """Exponential backoff, bounded by the call's deadline, so that a call outlasts a restart of the service.
 
     Attributes:
-        max_attempts: calls in all, the first included; 1 turns retries off.
+        max_attempts: calls in all, the first included; 1 turns retries off, None = until the deadline.
         initial_backoff_s: mean wait before the second attempt, in seconds; it doubles from one attempt to the next.
         max_backoff_s: largest wait, in seconds, unless the service asks for a longer one.
     """
 
-    max_attempts: int = 8
+    max_attempts: int | None = None
     initial_backoff_s: float = 0.1
     max_backoff_s: float = 5.0
 
@@ -43,7 +43,8 @@ class RetryPolicy:
             patient: go on until the deadline, whatever ``max_attempts`` is.
         """
         passing = isinstance(error, Unavailable) or error.reason == _OVERLOADED
-        if not passing or (attempt >= self.max_attempts and not patient):
+        spent = self.max_attempts is not None and attempt >= self.max_attempts
+        if not passing or (spent and not patient):
             return None
         # The exponent is bounded because a patient caller may try thousands of times.
         backoff = min(self.initial_backoff_s * 2.0 ** min(attempt - 1, 30), self.max_backoff_s) * (0.5 + jitter)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from clients import RetryPolicy, RolloutGroup, SelectorClient
+from clients import RolloutGroup, SelectorClient
 from trainer_adapters.loss import group_advantages, grpo_replay_loss
 
 BASE = 5
@@ -258,10 +258,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     began = time.monotonic()
-    retry = RetryPolicy(max_attempts=60)
-    with SelectorClient(
-        arguments.target, arguments.run_id, token=arguments.token, timeout_s=PATIENCE_S, retry=retry
-    ) as client:
+    with SelectorClient(arguments.target, arguments.run_id, token=arguments.token, timeout_s=PATIENCE_S) as client:
         train(client, arguments.steps, arguments.batch_size, arguments.seed)
     print(f"{arguments.steps} steps in {time.monotonic() - began:.0f} s")
 

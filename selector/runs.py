@@ -121,12 +121,26 @@ class Runs:
         for run in self.all():
             run.close()
 
-    def get(self, run_id: str) -> Run:
-        """The run, or RUN_NOT_FOUND."""
+    def find(self, run_id: str) -> Run:
+        """The run as it is, whatever is being done to it, or RUN_NOT_FOUND."""
         run = self._runs.get(run_id)
         if run is None:
             raise ServiceError(Reason.RUN_NOT_FOUND, f"run_id: there is no run {run_id!r}", metadata={"run_id": run_id})
+        return run
+
+    def get(self, run_id: str) -> Run:
+        """The run, or RUN_NOT_FOUND; for who has the run for itself."""
+        run = self.find(run_id)
         run.catch_up()
+        return run
+
+    def same(self, run: Run) -> Run:
+        """A run that something was prepared for, as ``get``; RUN_NOT_FOUND if it was deleted since."""
+        run_id = run.row.run_id
+        if self.get(run_id) is not run:
+            raise ServiceError(
+                Reason.RUN_NOT_FOUND, f"run_id: run {run_id!r} was deleted meanwhile", metadata={"run_id": run_id}
+            )
         return run
 
     def all(self) -> list[Run]:
@@ -184,8 +198,9 @@ class Runs:
             if deleted == run_id:
                 return
             if deleted is not None:
+                # Which one is nobody's business who may not read it.
                 raise invalid(
-                    "request_id", f"{request_id!r} was used before to delete {deleted!r}", Reason.REQUEST_ID_REUSED
+                    "request_id", f"{request_id!r} was used before to delete another run", Reason.REQUEST_ID_REUSED
                 )
             run = self.get(run_id)
             run.answered.check(key)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -64,23 +64,33 @@ class Lanes:
         self._now = now
         self._used: dict[str, float] = {}
         self._lanes: dict[str, _Lane] = {}
+        self._alone = asyncio.Lock()
         self._looks: dict[tuple[str, str], asyncio.Task[Any]] = {}
         # An event lives as long as somebody waits for it.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     async def run(
-        self, lane: str, work: Callable[[], _T | Later[_T]], context: grpc.aio.ServicerContext | None = None
+        self,
+        lane: str,
+        work: Callable[[], _T | Later[_T]],
+        context: grpc.aio.ServicerContext | None = None,
+        alone: bool = False,
     ) -> _T:
         """Do blocking work in a lane.
 
         Args:
             work: gives the result, or what has to be waited for first; the lane stays taken.
             context: of the call, to leave work undone whose caller is gone.
+            alone: one such work at a time, whatever the lane: what waits for the others takes no thread.
 
         Raises:
             ServiceError: DEADLINE_EXCEEDED when the deadline passed before the work began.
         """
-        result = await self._carried(lane, lambda guards: guards.lock, work, context)
+
+        def guard(guards: _Lane) -> AbstractAsyncContextManager[None]:
+            return _both(guards.lock, self._alone) if alone else guards.lock
+
+        result = await self._carried(lane, guard, work, context)
         if context is not None:
             self._used[lane] = self._now()
         return result
@@ -96,7 +106,7 @@ class Lanes:
     async def _carried(
         self,
         lane: str,
-        guard: Callable[[_Lane], asyncio.Lock],
+        guard: Callable[[_Lane], AbstractAsyncContextManager[None]],
         work: Callable[[], _T | Later[_T]],
         context: grpc.aio.ServicerContext | None,
     ) -> _T:
@@ -182,7 +192,7 @@ class Lanes:
     async def _guarded(
         self,
         name: str,
-        guard: Callable[[_Lane], asyncio.Lock],
+        guard: Callable[[_Lane], AbstractAsyncContextManager[None]],
         work: Callable[[], _T | Later[_T]],
         context: grpc.aio.ServicerContext | None,
         gone: threading.Event,
@@ -204,6 +214,12 @@ class Lanes:
             if not lane.callers:
                 del self._lanes[name]
         return result
+
+
+@asynccontextmanager
+async def _both(first: asyncio.Lock, second: asyncio.Lock) -> AsyncIterator[None]:
+    async with first, second:
+        yield
 
 
 async def while_wanted(executor: Executor, work: Callable[[Callable[[], bool]], _T]) -> _T:

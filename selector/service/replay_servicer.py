@@ -78,7 +78,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         async for message in request:
             if first is None:
                 first = message
-                run = self._runs.get(checks.run_id(first.run_id))
+                run = self._runs.find(checks.run_id(first.run_id))
                 step = checks.step(first.step)
             elif message.run_id not in ("", first.run_id):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
@@ -91,7 +91,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         checks.request_id(first)
 
         def store() -> PushResult:
-            current = self._runs.get(run_id)
+            current = self._runs.same(run)
             current.reconcile()
             current.answered.check_push(request_id)
             current.refused_groups.update(refusal.reason.name for _, refusal in push.refused)
@@ -108,7 +108,8 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         self, request: pb.SampleRolloutsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.SampleRolloutsResponse]:
         run_id = checks.run_id(request.run_id)
-        asked, part, key = _sample_request(request)
+        self._runs.find(run_id)
+        asked, part, key = await self._lanes.take_in(run_id, lambda: _sample_request(request), context)
         if request.wait:
             await self._wait(run_id, asked, context)
 
@@ -132,9 +133,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
 
     def _frame(self, run: Run, sample: Sample, start: int) -> pb.SampleRolloutsResponse:
         """The next groups of a sample, without the figures of the last frame."""
-        run_id = run.row.run_id
-        if self._runs.get(run_id) is not run:
-            raise ServiceError(Reason.RUN_NOT_FOUND, f"run {run_id!r} was deleted while its sample was being read")
+        self._runs.same(run)
         frame = pb.SampleRolloutsResponse()
         for sampled in run.replay.read(sample, start, min(_FRAME_BYTES, self._largest_group)):
             added = frame.groups.add(

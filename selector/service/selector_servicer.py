@@ -13,8 +13,8 @@ from selector.embedding.embedder import Embedder
 from selector.errors import invalid
 from selector.explain import Explanation, explain
 from selector.history import prompt_history
-from selector.registration import prepare
-from selector.requests import Batch
+from selector.registration import Registration, prepare
+from selector.requests import Batch, RetireResult, SelectRequest
 from selector.run import Run
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
@@ -81,7 +81,9 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         key = checks.request_key(request, "CreateRun")
         explicit = explicit_config(request.config)
-        run, created = await self._lanes.run(run_id, lambda: self._runs.create(run_id, explicit, key), context)
+        run, created = await self._lanes.run(
+            run_id, lambda: self._runs.create(run_id, explicit, key), context, alone=True
+        )
         warnings = []
         if run.config.sampling is None:
             warnings.append(
@@ -139,7 +141,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext) -> pb.DeleteRunResponse:
         run_id = checks.run_id(request.run_id)
         key = checks.request_key(request, "DeleteRun")
-        await self._lanes.run(run_id, lambda: self._runs.delete(run_id, key), context)
+        await self._lanes.run(run_id, lambda: self._runs.delete(run_id, key), context, alone=True)
         self._lanes.forget(run_id)
         self._listed.pop(run_id, None)
         return pb.DeleteRunResponse()
@@ -150,7 +152,9 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         new_run_id = checks.run_id(request.new_run_id, "new_run_id")
         step = checks.step(request.step)
         key = checks.request_key(request, "ForkRun")
-        fork = await self._lanes.run(run_id, lambda: self._runs.fork(run_id, new_run_id, step, key), context)
+        fork = await self._lanes.run(
+            run_id, lambda: self._runs.fork(run_id, new_run_id, step, key), context, alone=True
+        )
         return pb.ForkRunResponse(run=await self._lanes.run(new_run_id, lambda: run_message(fork)))
 
     @unary
@@ -178,7 +182,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         async for message in request:
             if first is None:
                 first = message
-                self._runs.get(checks.run_id(first.run_id))
+                self._runs.find(checks.run_id(first.run_id))
             elif message.run_id not in ("", first.run_id):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
             await self._lanes.take_in(first.run_id, partial(stream.add, message), context)
@@ -186,16 +190,17 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
             raise invalid("run_id", "expected at least one message; got an empty stream")
         head = pb.RegisterPromptsRequest(run_id=first.run_id, replace=first.replace, request_id=first.request_id)
         key = checks.request_key(head, "RegisterPrompts", stream.digest())
-        run = self._runs.get(first.run_id)
-        run.check_room(stream.specs)
-        prepared = await while_wanted(
-            self._encoding,
-            lambda gone: prepare(run.config, run.row.space, run.pool, stream.specs, self.embedder, gone, run.adapter),
-        )
+        run = self._runs.find(first.run_id)
+
+        def prepared_for(gone: Callable[[], bool]) -> Registration:
+            run.check_room(stream.specs)
+            return prepare(run.config, run.row.space, run.pool, stream.specs, self.embedder, gone, run.adapter)
+
+        prepared = await while_wanted(self._encoding, prepared_for)
         replace = first.replace
         result = await self._lanes.run(
             run.row.run_id,
-            lambda: self._runs.get(run.row.run_id).register(prepared, replace, key),
+            lambda: self._runs.same(run).register(prepared, replace, key),
             context,
         )
         return pb.RegisterPromptsResponse(
@@ -211,11 +216,15 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: pb.RetirePromptsRequest, context: grpc.aio.ServicerContext
     ) -> pb.RetirePromptsResponse:
         run_id = checks.run_id(request.run_id)
-        key = checks.request_key(request, "RetirePrompts")
-        if not request.prompt_ids:
-            raise invalid("prompt_ids", "expected at least one id; got none")
-        ids = list(request.prompt_ids)
-        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).retire(ids, key), context)
+
+        def retire() -> RetireResult:
+            run = self._runs.get(run_id)
+            key = checks.request_key(request, "RetirePrompts")
+            if not request.prompt_ids:
+                raise invalid("prompt_ids", "expected at least one id; got none")
+            return run.retire(list(request.prompt_ids), key)
+
+        result = await self._lanes.run(run_id, retire, context)
         return pb.RetirePromptsResponse(retired=result.retired, already_retired=result.already_retired)
 
     @unary
@@ -223,7 +232,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: pb.ImportPriorsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ImportPriorsResponse:
         run_id = checks.run_id(request.run_id)
-        self._runs.get(run_id)
+        self._runs.find(run_id)
         # Of a whole pool it takes a while.
         asked = await self._lanes.take_in(run_id, lambda: import_request(request), context)
         result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).import_priors(asked), context)
@@ -238,18 +247,21 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: pb.SelectBatchRequest, context: grpc.aio.ServicerContext
     ) -> pb.SelectBatchResponse:
         run_id = checks.run_id(request.run_id)
-        asked = select_request(request)
         left = context.time_remaining()
         half_gone = None if left is None else self.monotonic() + left / 2
 
-        def select() -> Batch | Later[Batch]:
+        def begun() -> Batch | Later[Batch]:
+            self._runs.find(run_id)
+            return select(select_request(request))
+
+        def select(asked: SelectRequest) -> Batch | Later[Batch]:
             run = self._runs.get(run_id)
             # What waiting for the lane took is gone from the time that the estimate may take.
             budget = None if half_gone is None else max(half_gone - self.monotonic(), 0.0)
             awaited = None if budget == 0 else run.select_awaits(asked)
-            return run.select(asked, budget) if awaited is None else Later(awaited, budget, select)
+            return run.select(asked, budget) if awaited is None else Later(awaited, budget, partial(select, asked))
 
-        batch = await self._lanes.run(run_id, select, context)
+        batch = await self._lanes.run(run_id, begun, context)
         return batch_message(batch)
 
     @unary
@@ -257,8 +269,8 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: pb.ReportOutcomesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ReportOutcomesResponse:
         run_id = checks.run_id(request.run_id)
-        report = report_request(request)
-        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).report(report), context)
+        # Read in the lane: of a large report that takes long, and others must not wait for it.
+        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).report(report_request(request)), context)
         return pb.ReportOutcomesResponse(
             applied_groups=result.applied_groups,
             informative_groups=result.informative_groups,
@@ -274,8 +286,9 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: pb.ReportTrainingRequest, context: grpc.aio.ServicerContext
     ) -> pb.ReportTrainingResponse:
         run_id = checks.run_id(request.run_id)
-        training = training_request(request)
-        result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).report_training(training), context)
+        result = await self._lanes.run(
+            run_id, lambda: self._runs.get(run_id).report_training(training_request(request)), context
+        )
         return pb.ReportTrainingResponse(already_applied=result.already_applied)
 
     # --- looking --------------------------------------------------------------------------------------------------
@@ -318,12 +331,12 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         prompt_id = checks.identifier(request.prompt_id, "prompt_id")
         limit = checks.between(request.limit, 0, _MOST_EXPLAINED, "limit") or 100
-        run = self._runs.get(run_id)
+        run = self._runs.find(run_id)
         # Reading the history takes longer than the rest, and need not keep the run from its next step.
         history = await self._lanes.read(run_id, lambda: prompt_history(run, prompt_id, limit), context)
 
         def explained() -> Explanation | Later[Explanation]:
-            run = self._runs.get(run_id)
+            self._runs.same(run)
             awaited = run.estimate_awaits(max(run.state.last_step, 0))
             return explain(run, history) if awaited is None else Later(awaited, None, explained)
 
@@ -345,7 +358,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         kind = checks.choice(request, "kind")
         if kind == pb.EXPORT_KIND_UNSPECIFIED:
             raise invalid("kind", "expected OUTCOMES, SELECTIONS or PROMPTS; got UNSPECIFIED")
-        run = self._runs.get(run_id)
+        run = self._runs.find(run_id)
         if kind == pb.EXPORT_KIND_PROMPTS:
             # The pool's columns are only steady within the lane.
             frames = await self._lanes.run(run_id, lambda: prompt_frames(self._runs.get(run_id)), context)

@@ -11,6 +11,7 @@ from selector.v1 import selector_service_pb2 as pb
 from selector.v1.reasons import Reason
 
 _LARGEST_BATCH = 1_000_000
+_NO_STATUSES = np.zeros(0, dtype=np.uint8)
 
 
 def select_request(request: pb.SelectBatchRequest) -> SelectRequest:
@@ -68,7 +69,7 @@ def report_request(request: pb.ReportOutcomesRequest) -> ReportRequest:
             PromptReport(
                 prompt_id=outcomes.prompt_id,
                 outcomes=np.array(outcomes.outcomes, dtype=np.float64),
-                statuses=np.array(outcomes.statuses, dtype=np.uint8),
+                statuses=np.array(outcomes.statuses, dtype=np.uint8) if outcomes.statuses else _NO_STATUSES,
             )
         )
     return ReportRequest(

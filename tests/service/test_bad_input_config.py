@@ -40,6 +40,7 @@ _OUT_OF_RANGE: Mapping[str, tuple[Any, ...]] = {
     "estimator.name": (_ENUM, -1),
     "estimator.tracker_decay": (0.0, *_NOT_A_SHARE),
     "estimator.embedding_components": (-1, 257),
+    "estimator.shortlist": (-1,),
     "score": (_ENUM, -1),
     "score_temperature": (5e-324, *_NOT_POSITIVE),
     "score_evaluation": (_ENUM, -1),
@@ -57,6 +58,7 @@ _OUT_OF_RANGE: Mapping[str, tuple[Any, ...]] = {
     "max_unselected_steps": (-1,),
     "review_fraction": _NOT_A_SHARE,
     "max_prompt_tokens": (-1,),
+    "twin_similarity": _NOT_A_SHARE,
 }
 
 # Name -> (fields that do not go together, the one that is named, what the message holds).

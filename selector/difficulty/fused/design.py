@@ -29,12 +29,14 @@ class PopulationDesign:
 
     Attributes:
         columns: (N, P) float32; column 0 is the intercept.
+        embedding: (P,) bool, columns that come from the embeddings; together they vary as much as nine others.
         centre: (P,) float64, the coefficients the ridge pulls to: 0 except for the prior rate's logit.
         known: (N,) bool, prompts with a prior rate.
         prior_logit: (N,) float64, expected logit before any outcome: ``PRIOR_SLOPE`` times the prior's logit, or 0.
     """
 
     columns: np.ndarray
+    embedding: np.ndarray
     centre: np.ndarray
     known: np.ndarray
     prior_logit: np.ndarray
@@ -51,6 +53,7 @@ class PopulationDesign:
         return replace(
             self,
             columns=np.column_stack([self.columns, column.astype(np.float32)]),
+            embedding=np.append(self.embedding, False),
             centre=np.append(self.centre, slope * deviation),
         )
 
@@ -71,11 +74,13 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
 
     columns: list[np.ndarray] = [np.ones(size, dtype=np.float32)]
     centre: list[float] = [0.0]
+    embedding: list[bool] = [False]
 
-    def add(column: np.ndarray, pulled_to: float = 0.0) -> None:
+    def add(column: np.ndarray, pulled_to: float = 0.0, embedded: bool = False) -> None:
         if size and np.ptp(column) > _NO_VARIATION:
             columns.append(column.astype(np.float32))
             centre.append(pulled_to)
+            embedding.append(embedded)
 
     standard, deviation = _standardised(prior_logit)
     add(standard, PRIOR_SLOPE * deviation)
@@ -88,7 +93,7 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
     variance = float(np.square(components, dtype=np.float64).sum(axis=1).mean()) if components.size else 0.0
     scaled = components * np.sqrt(_EMBEDDING_VARIANCE / variance) if variance > _NO_VARIATION else components[:, :0]
     for index in range(scaled.shape[1]):
-        add(scaled[:, index])
+        add(scaled[:, index], embedded=True)
     if features.embeddings is not None:
         add(np.asarray(~features.embeddings.any(axis=1), dtype=np.float64))
     codes, counts = np.unique(features.domain[features.domain >= 0], return_counts=True)
@@ -105,6 +110,7 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
 
     return PopulationDesign(
         columns=np.stack(columns, axis=1),
+        embedding=np.array(embedding),
         centre=np.array(centre),
         known=known,
         prior_logit=PRIOR_SLOPE * np.where(known, prior_logit, 0.0),
