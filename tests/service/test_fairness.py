@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clients import SelectorClient, SelectorError
 from selector.difficulty.fused.estimator import FusedEstimator
+from selector.run import Run
+from selector.runs import Runs
 from selector.service import selector_servicer
 from tests.service.open_calls import calls_of, until
 from tests.service.running import InProcessService
@@ -86,4 +90,126 @@ def test_what_one_run_is_asked_about_its_history_leaves_threads_to_others(
         released.set()
         assert all(explanation.result().prompt_id == "p0" for explanation in explanations)
     assert not service.server._lanes._lanes
+    service.close()
+
+
+@pytest.mark.parametrize(
+    ("reader", "call"),
+    [
+        ("report_request", lambda client: client.report_outcomes(0, {"p0": [0.0, 1.0]})),
+        ("training_request", lambda client: client.report_training(0, updates=1)),
+        ("select_request", lambda client: client.select_batch(0, 1)),
+    ],
+)
+def test_a_request_that_takes_long_to_read_keeps_no_other_run_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, call: Callable[[SelectorClient], Any]
+) -> None:
+    service = InProcessService(tmp_path / "state", workers=WORKERS)
+    begun, released = threading.Event(), threading.Event()
+    read = getattr(selector_servicer, reader)
+
+    def slow(request: Any) -> Any:
+        begun.set()
+        assert released.wait(120)
+        return read(request)
+
+    busy, quick = service.client("busy", timeout_s=120.0), service.client("quick", timeout_s=60.0)
+    for client in (busy, quick):
+        client.create_run()
+        client.register_prompts(["p0"])
+    monkeypatch.setattr(selector_servicer, reader, slow)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(call, busy)
+        assert begun.wait(60)
+        assert quick.get_run().pool.active == 1
+        released.set()
+        answer.result()
+    service.close()
+
+
+def test_looking_at_a_run_that_is_being_rewound_keeps_no_other_run_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fold of the rewound log is done once, in the run's lane, whoever asks for the run meanwhile."""
+    service = InProcessService(tmp_path / "state", workers=WORKERS + 1)
+    begun, released = threading.Semaphore(0), threading.Event()
+    refold = Run._refold
+
+    def slow(run: Run) -> None:
+        begun.release()
+        assert released.wait(120)
+        refold(run)
+
+    busy, quick = service.client("busy", timeout_s=120.0), service.client("quick", timeout_s=60.0)
+    for client in (busy, quick):
+        client.create_run()
+        client.register_prompts(["p0"])
+        client.report_outcomes(0, {"p0": [0.0, 1.0]})
+    monkeypatch.setattr(Run, "_refold", slow)
+    with ThreadPoolExecutor(2) as threads:
+        rewound = threads.submit(busy.rewind, 0)
+        assert begun.acquire(timeout=60)
+        explained = threads.submit(busy.explain, "p0")
+        until(lambda: calls_of(service).answering == 2)
+        assert quick.get_run().outcome_groups == 1
+        released.set()
+        rewound.result()
+        assert explained.result().own_weight == 0.0
+    assert not begun.acquire(blocking=False)
+    service.close()
+
+
+def test_many_new_runs_wait_for_a_slow_fork_with_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = InProcessService(tmp_path / "state", workers=WORKERS)
+    begun, released = threading.Event(), threading.Event()
+    fork = Runs.fork
+
+    def slow(runs: Runs, *arguments: Any) -> Run:
+        begun.set()
+        assert released.wait(120)
+        return fork(runs, *arguments)
+
+    source, quick = service.client("source", timeout_s=120.0), service.client("quick", timeout_s=60.0)
+    for client in (source, quick):
+        client.create_run()
+        client.register_prompts(["p0"])
+    monkeypatch.setattr(Runs, "fork", slow)
+    clients = [service.client(f"new-{i}", timeout_s=120.0) for i in range(SLOW)]
+    with ThreadPoolExecutor(SLOW + 1) as threads:
+        forked = threads.submit(source.fork, "branch", 0)
+        assert begun.wait(60)
+        created = [threads.submit(client.create_run) for client in clients]
+        until(lambda: calls_of(service).answering == SLOW + 1)
+        assert quick.select_batch(0, 1).prompt_ids == ("p0",)
+        assert not any(run.done() for run in created)
+        released.set()
+        forked.result()
+        assert all(run.result() for run in created)
+    service.close()
+
+
+def test_what_was_prepared_for_a_deleted_run_is_not_put_into_its_namesake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = InProcessService(tmp_path / "state", workers=WORKERS)
+    begun, released = threading.Event(), threading.Event()
+    prepare = selector_servicer.prepare
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert released.wait(120)
+        return prepare(*arguments)
+
+    client = service.client("run", timeout_s=120.0)
+    client.create_run()
+    monkeypatch.setattr(selector_servicer, "prepare", slow)
+    with ThreadPoolExecutor(1) as threads:
+        registered = threads.submit(client.register_prompts, ["p0"])
+        assert begun.wait(60)
+        client.delete_run()
+        client.create_run({"seed": 1})
+        released.set()
+        with pytest.raises(SelectorError, match="deleted meanwhile"):
+            registered.result()
+    assert client.get_run().pool.active == 0
     service.close()
