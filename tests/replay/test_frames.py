@@ -75,6 +75,13 @@ class OneRun:
             raise ServiceError(Reason.RUN_NOT_FOUND, f"there is no run {run_id!r}")
         return self.run
 
+    find = get
+
+    def same(self, run: Any) -> Any:
+        if self.get(RUN) is not run:
+            raise ServiceError(Reason.RUN_NOT_FOUND, f"run {RUN!r} was deleted meanwhile")
+        return run
+
 
 @pytest.fixture
 def runs(store: ReplayStore) -> OneRun:
