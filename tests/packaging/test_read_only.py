@@ -41,8 +41,8 @@ def test_nothing_is_written_outside_the_state_directory(tmp_path: Path) -> None:
     # As the Dockerfile has it; no HOME.
     environment = [f"PATH={os.environ['PATH']}", "HF_HUB_OFFLINE=1", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"]
     root = Path(__file__).resolve().parents[2]
-    if root.is_relative_to("/tmp"):
-        pytest.skip("NOT CHECKED: the clone lies below /tmp, which is hidden from the service")
+    if root.is_relative_to("/tmp") or root.is_relative_to("/srv"):
+        pytest.skip("NOT CHECKED: the clone lies below /tmp or /srv, which are hidden from the service")
     serve = [sys.executable, "-m", "selector", "serve", "--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0"]
     contained = ["unshare", "--mount", "--propagation", "private", "bash", "-c", _CONTAINED, "contained", str(state)]
     with (tmp_path / "log").open("w") as log:
