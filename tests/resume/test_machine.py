@@ -8,8 +8,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.resume.machine import ProcessMachine, ResumeMachine
 
-# What has to happen for a round to say anything.
 _MOST_ROUNDS = 6
+# What has to happen for a round to say anything.
 NEEDED = (
     *(f"estimator {name}" for name in ("FUSED", "ATTENTION", "TRACKER")),
     *(f"score {name}" for name in ("LEARNABLE", "INFORMATIVE", "NEAR_TARGET", "UNIFORM")),
