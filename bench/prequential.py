@@ -57,7 +57,11 @@ def evaluated(export: Path) -> list[StageFigures]:
     choice = EncoderChoice("none", "cpu", 1, default_cache())
     prepared = prepare_replay_log(export, choice, None, lambda _done, _total: None, print)
     with tqdm(desc=export.name, total=work(prepared.log), unit="report", disable=None, leave=False) as bar:
-        return prequential(prepared.log, prepared.questions, None, 0, lambda _step: (bar.update(), None)[1])
+
+        def advance(_step: str) -> None:
+            bar.update()
+
+        return prequential(prepared.log, prepared.questions, None, 0, advance)
 
 
 def losses(runs: Sequence[Sequence[StageFigures]]) -> Iterator[tuple[str, str, np.ndarray]]:

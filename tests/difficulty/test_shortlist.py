@@ -11,21 +11,14 @@ from selector.difficulty.estimate import OutcomeBatch, PoolFeatures
 from selector.difficulty.reference_set import References
 from selector.difficulty.registry import estimator_of
 from selector.errors import ServiceError
+from tests.difficulty.simulation import features_of
 
 _SIZE, _WIDTH, _REFERENCES = 2100, 32, 200
 
 
 def _features() -> PoolFeatures:
-    random = np.random.default_rng(0)
-    return PoolFeatures(
-        version=1,
-        embeddings=random.normal(size=(_SIZE, _WIDTH)).astype(np.float32),
-        surface=np.full((_SIZE, 9), np.nan, dtype=np.float32),
-        prior_rate=np.full(_SIZE, np.nan),
-        prior_trials=np.zeros(_SIZE),
-        domain=np.full(_SIZE, -1, dtype=np.int32),
-        signals={},
-    )
+    embeddings = np.random.default_rng(0).normal(size=(_SIZE, _WIDTH)).astype(np.float32)
+    return features_of(_SIZE, embeddings=embeddings)
 
 
 def _attention(shortlist: int) -> Attention:

@@ -9,6 +9,7 @@ import pytest
 
 from selector.difficulty.estimate import Estimate, Estimator, OutcomeBatch, PoolFeatures
 from selector.difficulty.registry import make_estimator
+from tests.difficulty.simulation import features_of
 
 _SIZE = 6
 # Prompts 1, 3 and 4 are one question.
@@ -16,16 +17,7 @@ _FIRST = np.array([0, 1, 2, 1, 1, 5])
 
 
 def _features(first: np.ndarray | None) -> PoolFeatures:
-    return PoolFeatures(
-        version=1,
-        embeddings=None,
-        surface=np.full((_SIZE, 9), np.nan, dtype=np.float32),
-        prior_rate=np.full(_SIZE, np.nan),
-        prior_trials=np.zeros(_SIZE),
-        domain=np.full(_SIZE, -1, dtype=np.int32),
-        signals={},
-        first_twin=first,
-    )
+    return features_of(_SIZE, first_twin=first)
 
 
 def _estimator(name: str) -> Estimator:
