@@ -174,6 +174,13 @@ class TrainingResult:
 
 
 @dataclass(frozen=True)
+class ForkResult:
+    """The number of the run that a fork made, 0 = it was recorded before numbers were."""
+
+    run: int = 0
+
+
+@dataclass(frozen=True)
 class RewindResult:
     """What a rewind dropped and brought back."""
 

@@ -30,7 +30,7 @@ from selector.quotas import Ledger, Quotas
 from selector.replay.errors import StorageFailed
 from selector.replay.replay_run import ReplayRun
 from selector.replay.store import ReplayStore
-from selector.requests import RequestKey, RewindResult
+from selector.requests import ForkResult, RequestKey, RewindResult
 from selector.run import Run
 from selector.snapshots import RunSnapshots
 from selector.storage.reserve import Reserve
@@ -190,18 +190,12 @@ class Runs:
         """Delete a run with its pool, history and replay groups; embeddings stay, since runs may share them.
 
         Raises:
-            ServiceError: RUN_NOT_FOUND, or REQUEST_ID_REUSED when the id deleted another run or was of another call.
+            ServiceError: RUN_NOT_FOUND, or REQUEST_ID_REUSED when the id was of another call on the run.
         """
         request_id = key.request_id
         with self._changing:
-            deleted = self._store.find_deletion(request_id) if request_id else None
-            if deleted == run_id:
+            if request_id and self._store.was_deleted(run_id, request_id):
                 return
-            if deleted is not None:
-                # Which one is nobody's business who may not read it.
-                raise invalid(
-                    "request_id", f"{request_id!r} was used before to delete another run", Reason.REQUEST_ID_REUSED
-                )
             run = self.get(run_id)
             run.answered.check(key)
             self._spend(lambda: self._delete(run, request_id))
@@ -242,16 +236,19 @@ class Runs:
         """A new run with the pool of a run, and its events and replay groups of steps before ``step``.
 
         The caller keeps the source from changing meanwhile.
+
+        Raises:
+            ServiceError: RUN_NOT_FOUND, also when the run that the same request made was deleted since; RUN_EXISTS,
+                even for a fork of the same step, since its source may have changed.
         """
         with self._changing:
             source = self.get(run_id)
-            known = source.answered.check(key)
+            made = source.answered.find(key, ForkResult)
             source.reconcile()
             existing = self._runs.get(new_run_id)
-            if existing is not None and (existing.row.forked_from, existing.row.forked_at) == (run_id, step):
-                # A repeated call, such as a client's retry after a lost answer.
-                return existing
-            if known and existing is None:
+            if made is not None:
+                if existing is not None and made.run in (0, existing.row.id):
+                    return existing
                 raise ServiceError(
                     Reason.RUN_NOT_FOUND,
                     f"new_run_id: the run {new_run_id!r} that this request made was deleted since; "
@@ -287,7 +284,7 @@ class Runs:
                 # The last write: a run that was answered for is in memory as well.
                 with self._store.transaction() as tx:
                     tx.update_run(row.id, ready=True)
-                    source.answered.remember(tx, key, None, None)
+                    source.answered.remember(tx, key, ForkResult(row.id), None)
             self._undropped.discard(row.id)
             self.ledger.settle(row.id, run.usage())
             self._runs[new_run_id] = run

@@ -314,11 +314,12 @@ class RunStore:
             row = connection.execute(statement).first()
         return None if row is None else _event_row(row)
 
-    def find_deletion(self, request_id: str) -> str | None:
-        """The id of the run that was deleted under this request id, if any."""
-        statement = sa.select(tables.deletions.c.run_id).where(tables.deletions.c.request_id == request_id)
+    def was_deleted(self, run_id: str, request_id: str) -> bool:
+        """Whether this request deleted a run of this id."""
+        c = tables.deletions.c
+        statement = sa.select(c.id).where(c.request_id == request_id, c.run_id == run_id)
         with self._database.read() as connection:
-            return connection.execute(statement).scalar()
+            return connection.execute(statement).first() is not None
 
     def find_request(self, run: int, request_id: str) -> AnsweredRequest | None:
         """The request that was applied under this id, if any."""

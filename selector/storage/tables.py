@@ -103,7 +103,9 @@ deletions = sa.Table(
     "deletions",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("request_id", sa.Text, nullable=False, unique=True),
+    sa.Column("request_id", sa.Text, nullable=False),
     sa.Column("run_id", sa.Text, nullable=False),
     sqlite_autoincrement=True,
 )
+# Two callers that may not see each other's runs may use the same id.
+sa.Index("deletions_key", deletions.c.request_id, deletions.c.run_id, unique=True)

@@ -42,6 +42,7 @@ from selector.v1 import selector_service_pb2 as pb
 from selector.v1.replay_service_pb2_grpc import ReplayServiceStub
 from selector.v1.selector_service_pb2_grpc import SelectorServiceStub
 from tests.load.relay import Relay
+from tests.load.start import ready
 from tests.load.tally import OK, Tally
 from tests.service.trainer import group_of
 
@@ -114,11 +115,12 @@ class Rogue:
         return {name: getattr(self, f"_{name}") for name in ALLOWED}
 
     async def go_on(self, kind: str, until: float) -> None:
-        """Do it until the clock says so."""
+        """Do it until the clock says so, and at least once."""
         act = self.kinds()[kind]
+        await act()
         while time.time() < until:
-            await act()
             await asyncio.sleep(self._random.uniform(0.05, 0.5))
+            await act()
 
     # --- the kinds ------------------------------------------------------------------------------------------------
 
@@ -304,11 +306,12 @@ async def _endless_groups(run_id: str, step: int) -> AsyncIterator[replay_pb.Pus
         await asyncio.sleep(0.02)
 
 
-async def _run(address: str, count: int, victims: Sequence[str], until: float) -> dict[str, Any]:
+async def _run(address: str, count: int, victims: Sequence[str]) -> dict[str, Any]:
     tally = Tally()
     rogues = [Rogue(address, number, victims, tally) for number in range(count)]
     for rogue in rogues:
         await rogue.prepare()
+    until = await ready()
     ends = await asyncio.gather(
         *(rogue.go_on(kind, until) for rogue in rogues for kind in ALLOWED), return_exceptions=True
     )
@@ -322,11 +325,10 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--victims", required=True, help="run ids, separated by commas")
-    parser.add_argument("--until", type=float, required=True, help="Unix seconds")
     chosen = parser.parse_args()
     for name in ("asyncio", "grpc", "selector.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    result = asyncio.run(_run(chosen.address, chosen.count, chosen.victims.split(","), chosen.until))
+    result = asyncio.run(_run(chosen.address, chosen.count, chosen.victims.split(",")))
     json.dump(result, sys.stdout)
 
 

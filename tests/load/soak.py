@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 
 from clients import SelectorClient
 from tests.load.rogues import ALLOWED
+from tests.load.start import Worker
 from tests.load.tally import OK, Tally
 from tests.load.trainers import PROMPTS, Place, sent_outcomes
 from tests.load.watch import Watch
@@ -77,12 +77,7 @@ def soak(minutes: float, trainers: int = TRAINERS, rogues: int = _ROGUES) -> Out
     with tempfile.TemporaryDirectory(prefix="selector-soak-") as directory:
         service = ServiceProcess(Path(directory) / "state", *_SERVICE)
         try:
-            watch = Watch(service.process.pid, service.address, service.metrics_address, max(seconds / 600, 0.25))
-            until = time.time() + seconds
-            try:
-                journals = _load(service.address, trainers, rogues, until, outcome)
-            finally:
-                watch.stop()
+            journals, watch = _load(service, trainers, rogues, seconds, outcome)
             _check_endings(outcome)
             _check_data(service.address, journals, outcome)
             _check_idle(service.metrics_address, outcome)
@@ -96,42 +91,39 @@ def soak(minutes: float, trainers: int = TRAINERS, rogues: int = _ROGUES) -> Out
     return outcome
 
 
-def _load(address: str, trainers: int, rogues: int, until: float, outcome: Outcome) -> list[dict[str, Any]]:
-    """Everybody at work until the time is over; the trainers' journals."""
-    share = trainers // _PROCESSES
+def _load(
+    service: ServiceProcess, trainers: int, rogues: int, seconds: float, outcome: Outcome
+) -> tuple[list[dict[str, Any]], Watch]:
+    """Everybody at work until the time is over, which counts from when all are prepared; the trainers' journals."""
+    share, address = trainers // _PROCESSES, service.address
     victims = sorted({Place(index).run_id for index in range(trainers)})
     working = [
-        _started("trainers", address, until, f"--first={n * share}", f"--count={share}") for n in range(_PROCESSES)
+        Worker("trainers", f"--address={address}", f"--first={n * share}", f"--count={share}")
+        for n in range(_PROCESSES)
     ]
-    # The trainers' runs have to be there before somebody can break into them.
-    time.sleep(5)
-    disturbing = _started("rogues", address, until, f"--count={rogues}", f"--victims={','.join(victims)}")
+    disturbing = Worker("rogues", f"--address={address}", f"--count={rogues}", f"--victims={','.join(victims)}")
+    workers = [*working, disturbing]
+    try:
+        for worker in workers:
+            worker.prepared()
+        watch = Watch(service.process.pid, address, service.metrics_address, max(seconds / 600, 0.25))
+        try:
+            until = time.time() + seconds
+            for worker in workers:
+                worker.begin(until)
+            *trained, disturbed = [worker.result(max(until - time.time(), 0.0) + _LAST_CALLS_S) for worker in workers]
+        finally:
+            watch.stop()
+    finally:
+        for worker in workers:
+            worker.end()
     journals = []
-    for process in working:
-        found = _result(process, until)
+    for found in trained:
         outcome.tally.add(found["tally"])
         journals += found["journals"]
-    found = _result(disturbing, until)
-    outcome.rogues.add(found["tally"])
-    outcome.wrong += [f"a rogue failed: {failure} ({n} times)" for failure, n in found["failed"].items()]
-    return journals
-
-
-def _started(module: str, address: str, until: float, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", f"tests.load.{module}", f"--address={address}", f"--until={until}", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
-
-
-def _result(process: subprocess.Popen[bytes], until: float) -> dict[str, Any]:
-    """What a process found; it has to end soon after everybody was to stop."""
-    try:
-        answer, _ = process.communicate(timeout=max(until - time.time(), 0.0) + _LAST_CALLS_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    result: dict[str, Any] = json.loads(answer)
-    return result
+    outcome.rogues.add(disturbed["tally"])
+    outcome.wrong += [f"a rogue failed: {failure} ({n} times)" for failure, n in disturbed["failed"].items()]
+    return journals, watch
 
 
 def _check_endings(outcome: Outcome) -> None:

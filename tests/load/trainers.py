@@ -21,6 +21,7 @@ import numpy as np
 
 from clients import AsyncSelectorClient
 from clients.retry import RetryPolicy
+from tests.load.start import ready
 from tests.load.tally import Tally
 from tests.service.trainer import group_contents, group_of, outcomes_of
 
@@ -101,12 +102,14 @@ class Trainer:
     def _made(self, address: str, run_id: str) -> AsyncSelectorClient:
         return AsyncSelectorClient(address, run_id, timeout_s=_TIMEOUT_S, retry=RetryPolicy(max_attempts=1))
 
+    async def prepare(self) -> None:
+        """The run and its prompts."""
+        run_id = self._place.run_id
+        await self._tally.count("CreateRun", self._client.create_run(config_of(run_id)))
+        await self._tally.count("RegisterPrompts", self._registered())
+
     async def train(self, until: float) -> None:
         """Take steps until the clock says so."""
-        count, client = self._tally.count, self._client
-        run_id = self._place.run_id
-        await count("CreateRun", client.create_run(config_of(run_id)))
-        await count("RegisterPrompts", self._registered())
         step = 0
         while time.time() < until:
             await self._step(step)
@@ -115,7 +118,7 @@ class Trainer:
                 step = await self._go_back(step)
         if not self._place.shared:
             await self._check_replay(step)
-        await client.close()
+        await self._client.close()
 
     async def _registered(self) -> None:
         vectors = np.random.default_rng(0).normal(size=(PROMPTS, _WIDTH)).astype(np.float32)
@@ -192,9 +195,11 @@ async def _drained(rows: Any) -> int:
     return len([row async for row in rows])
 
 
-async def _run(address: str, first: int, count: int, until: float) -> dict[str, Any]:
+async def _run(address: str, first: int, count: int) -> dict[str, Any]:
     tally = Tally()
     trainers = [Trainer(address, index, tally) for index in range(first, first + count)]
+    await asyncio.gather(*(trainer.prepare() for trainer in trainers))
+    until = await ready()
     # A trainer that fails ends, the others go on; what it did until then still has to be there.
     ends = await asyncio.gather(*(trainer.train(until) for trainer in trainers), return_exceptions=True)
     journals = [
@@ -210,10 +215,9 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
-    parser.add_argument("--until", type=float, required=True, help="Unix seconds")
     chosen = parser.parse_args()
     logging.getLogger("selector.client").setLevel(logging.ERROR)
-    result = asyncio.run(_run(chosen.address, chosen.first, chosen.count, chosen.until))
+    result = asyncio.run(_run(chosen.address, chosen.first, chosen.count))
     json.dump(result, sys.stdout)
 
 

@@ -14,10 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 import click
-from hypothesis import HealthCheck, Verbosity, seed, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from tests.resume.machine import ProcessMachine, ResumeMachine
+from tests.resume.rounds import run
 
 _EXAMPLES = 4
 _RULES = 100
@@ -40,9 +39,9 @@ def main(operations: int, json_path: Path | None, first_seed: int | None) -> Non
     rounds = 0
     told = began
     while counts["operations"] < operations:
-        _run(ResumeMachine, _EXAMPLES, first + rounds)
+        run(ResumeMachine, _EXAMPLES, _RULES, first + rounds)
         if rounds % _PROCESS_EVERY == 0:
-            _run(ProcessMachine, 1, first + rounds)
+            run(ProcessMachine, 1, _RULES, first + rounds)
         rounds += 1
         if time.monotonic() - told > 30.0:
             told = time.monotonic()
@@ -54,22 +53,6 @@ def main(operations: int, json_path: Path | None, first_seed: int | None) -> Non
     click.echo(f"{counts['operations']:,} operations compared, no difference; {figures['seconds']} s")
     if json_path is not None:
         json_path.write_text(json.dumps({**figures, "counts": dict(sorted(counts.items()))}, indent=2) + "\n")
-
-
-def _run(machine: type[ResumeMachine], examples: int, number: int) -> None:
-    # The machine is known by its name to hypothesis, so each round needs a class of its own to have its own seed.
-    seeded = seed(number)(type(machine.__name__, (machine,), {}))
-    run_state_machine_as_test(
-        seeded,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=_RULES,
-            deadline=None,
-            database=None,
-            verbosity=Verbosity.normal,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,17 @@ class ResumeMachine(Training):
             self.report(step - 1, ids, salt="late")
             self.push(step - 1, [(prompt_id, step - 1, "") for prompt_id in ids], salt="late")
         torn = torn and self.site.in_process
-        operation = calls.rewind(self.run_id, step, self.new_id() if named or torn else "")
+        self.rewind_to(step, self.new_id() if named or torn else "", torn)
+
+    @precondition(lambda self: self.forgotten(1))
+    @rule(before=st.sampled_from([0, 0, 1, 4]), named=st.booleans())
+    def rewind_too_far(self, before: int, named: bool) -> None:
+        """Back to a step whose groups may be gone for good."""
+        self.rewind_to(max(1, self.reached - self.site.window - before), self.new_id() if named else "")
+
+    def rewind_to(self, step: int, request_id: str, torn: bool = False) -> None:
+        """The trainer goes on from there, unless it is refused."""
+        operation = calls.rewind(self.run_id, step, request_id)
         if self.go_back(operation, self.torn(operation) if torn else None):
             self.open = [batch for batch in self.open if batch.step < step]
             self.step = step

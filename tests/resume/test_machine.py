@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from tests.resume.machine import ProcessMachine, ResumeMachine
+from tests.resume.rounds import run
 
 _MOST_ROUNDS = 6
 # What has to happen for a round to say anything.
@@ -47,23 +46,8 @@ NEEDED = (
 )
 
 
-def run(machine: type[ResumeMachine], examples: int, rules: int) -> None:
-    """The same examples whenever it is called."""
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=rules,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_the_service_agrees_with_a_model_that_is_never_interrupted() -> None:
-    run(ResumeMachine, examples=4, rules=22)
+    run(ResumeMachine, examples=4, rules=22, number=0)
 
 
 @pytest.mark.slow
@@ -71,8 +55,8 @@ def test_a_long_round_in_which_everything_happens() -> None:
     ResumeMachine.counts.clear()
     missing = list(NEEDED)
     # What is rare comes in another round.
-    for _ in range(_MOST_ROUNDS):
-        run(ResumeMachine, examples=60, rules=60)
+    for number in range(_MOST_ROUNDS):
+        run(ResumeMachine, examples=60, rules=60, number=number)
         missing = [kind for kind in NEEDED if not ResumeMachine.counts[kind]]
         if not missing:
             break
@@ -81,4 +65,4 @@ def test_a_long_round_in_which_everything_happens() -> None:
 
 @pytest.mark.slow
 def test_processes_that_are_killed() -> None:
-    run(ProcessMachine, examples=6, rules=60)
+    run(ProcessMachine, examples=6, rules=60, number=0)
