@@ -51,7 +51,7 @@ def test_own_evidence_forgets_slowly_and_once_per_visit() -> None:
     for step, parts in ((1, [(3, 8)]), (5, [(1, 2), (4, 6)]), (6, [(0, 8)])):
         expected /= 1 + FORGETTING * expected[1]
         for successes, trials in parts:
-            evidence.fold(step, np.array([1]), np.array([float(successes)]), np.array([float(trials)]), still)
+            evidence.fold(step, np.array([1]), np.array([float(successes)]), np.array([float(trials)]), still, 0.0)
             expected += np.array([[successes], [trials]])
     for rate in range(len(FORGETTING)):
         np.testing.assert_allclose([column[1] for column in evidence.under(rate, 2)], expected[:, rate])
@@ -59,12 +59,28 @@ def test_own_evidence_forgets_slowly_and_once_per_visit() -> None:
     assert evidence.last_step(3).tolist() == [-1, 6, -1]
 
 
+def test_own_evidence_fades_while_a_prompt_is_away_and_not_by_late_reports() -> None:
+    evidence = OwnEvidence()
+    evidence.reserve(1)
+    prompt, still = np.zeros(1, dtype=np.int64), np.zeros(1)
+    for step in (0, 20, 10):
+        evidence.fold(step, prompt, np.array([2.0]), np.array([8.0]), still, 0.05)
+    # 8 trials after 20 steps, 1 / (1 + 0.05 * 20 * 8) of them; then the visit forgets and adds 8; then a late report.
+    left = 8 / 9
+    expected = left / (1 + FORGETTING * left) + 8
+    expected += 8 / (1 + FORGETTING * expected)
+    for rate in range(len(FORGETTING)):
+        successes, trials = evidence.under(rate, 1)
+        np.testing.assert_allclose(trials, expected[rate])
+        np.testing.assert_allclose(successes, expected[rate] / 4)
+
+
 def test_own_evidence_is_carried_along_with_the_drift() -> None:
     evidence = OwnEvidence()
     evidence.reserve(3)
     prompt = np.arange(3)
-    evidence.fold(0, prompt, np.array([0.0, 40.0, 80.0]), np.full(3, 80.0), np.zeros(3))
-    evidence.fold(9, prompt, np.zeros(3), np.full(3, 1e-9), np.full(3, 0.4))
+    evidence.fold(0, prompt, np.array([0.0, 40.0, 80.0]), np.full(3, 80.0), np.zeros(3), 0.0)
+    evidence.fold(9, prompt, np.zeros(3), np.full(3, 1e-9), np.full(3, 0.4), 0.0)
     successes, trials = evidence.under(0, 3)
     rate = successes / trials
     np.testing.assert_allclose(rate[1], expit(0.4), rtol=1e-2)
@@ -160,15 +176,17 @@ def test_own_outcomes_count_more_where_the_population_says_little() -> None:
 
 
 def test_forgetting_follows_how_fast_prompts_wander() -> None:
-    """With single prompts wandering fast, less old evidence is kept."""
-    weights = []
+    """With single prompts wandering fast, less old evidence is kept, and least of prompts that are away for long."""
+    left = []
     for walk in (0.0, 0.6):
         world = simulate(22, told=0.0, drift=0.0, walk=walk, start=0.0, steps=60)
         estimator = FusedEstimator(0)
         follow(estimator, world)
-        rate, _ = estimator._grid.warm
-        weights.append(FORGETTING[rate])
-    assert weights[0] < weights[1]
+        ageing, rate, _ = estimator._grid.warm
+        left.append([1 / (8 * ageing * steps + 8 * FORGETTING[rate] + 1) for steps in (5, 50)])
+    (still_soon, still_late), (soon, late) = left
+    assert soon < still_soon / 2 and late < still_late / 2
+    assert late < soon / 2
 
 
 def test_the_grid_finds_the_concentration_that_made_the_outcomes() -> None:

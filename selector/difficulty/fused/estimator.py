@@ -1,8 +1,11 @@
 """FUSED: one Beta posterior per prompt from the population model and the prompt's own discounted outcomes.
 
 ``Beta(kappa m + a, kappa (1 - m) + b)`` with m the population model's success rate (``population``), (a, b) the
-prompt's own evidence (``own_evidence``), and kappa the number of trials that m is worth (``grid``).
+prompt's own evidence (``own_evidence``), less for every step since the last visit, and kappa the number of trials that
+m is worth (``grid``).
 
+* Ageing. Single prompts wander by more than the population's drift: of n trials ``n / (1 + s k n)`` count after k steps
+  of absence, with s, the wandering per step, chosen like kappa.
 * Drift. The population moves: the slope per step, in logit space, is measured on revisited prompts, outcomes against
   prediction, weighted by steps of absence and by the share of own evidence. The posterior mean of a prompt absent for
   k steps is shifted by ``drift * k * own share``, at most 1.5; the population model's rows are shifted likewise.
@@ -22,7 +25,7 @@ are folded, so that they add up however the step was reported; late reports of e
 All of a step's outcomes are predicted before any of them is folded, from ``OutcomeBatch.population`` and, where that is
 NaN, from the running success rate.
 
-The standard error is the posterior Beta's deviation. ``own_weight`` is ``n / (kappa + n)``. The basis is OWN for
+The standard error is the posterior Beta's deviation. ``own_weight`` is ``n / (kappa + n)`` with the n that is left. The basis is OWN for
 prompts with own evidence, PRIOR for others with a prior rate, POPULATION for the rest, NONE for those while there is
 no outcome at all. ``Estimate.population`` is m before recalibration, from the other prompts' outcomes only.
 """
@@ -42,7 +45,7 @@ from selector.difficulty.fused.design import PopulationDesign, build_design
 from selector.difficulty.fused.forecast import Forecast, effective_share, posterior
 from selector.difficulty.fused.grid import PrequentialGrid
 from selector.difficulty.fused.newton import DiscountedNewton
-from selector.difficulty.fused.own_evidence import FORGETTING, OwnEvidence
+from selector.difficulty.fused.own_evidence import FORGETTING, OwnEvidence, left_after
 from selector.difficulty.fused.pending import merged
 from selector.difficulty.fused.population import PopulationRows, fit_population, newest_rows
 from selector.difficulty.tiles import LatestValue, digest
@@ -114,7 +117,8 @@ class FusedEstimator:
         self._learn_lines(kept, forecast)
         self._learn_drift(kept, forecast)
         self._grid.learn(kept, forecast)
-        self._evidence.fold(batch.step, batch.prompt, batch.successes, batch.trials, forecast.shift)
+        ageing = self._grid.warm.ageing
+        self._evidence.fold(batch.step, batch.prompt, batch.successes, batch.trials, forecast.shift, ageing)
         self._successes = kept * self._successes + float(batch.successes.sum())
         self._trials = kept * self._trials + float(batch.trials.sum())
         self._step = max(self._step, batch.step)
@@ -132,15 +136,16 @@ class FusedEstimator:
             return folded.estimate(features, step)
         size = features.size
         design = self._design(features)
-        rate, warm_kappa = self._grid.warm
-        evidence = self._evidence.shared(rate, features.first_twin, size, self._shift)
+        warm = self._grid.warm
+        evidence = self._evidence.shared(warm.rate, warm.ageing, features.first_twin, size, self._shift)
         last_step = evidence.last_step
         seen = last_step >= 0
         population = np.clip(expit(self._population_logit(design, features, step)), _MARGIN, 1.0 - _MARGIN)
 
-        kappa = np.where(seen, warm_kappa, self._grid.cold)
-        before = posterior(population, evidence.successes, evidence.trials, kappa)
+        kappa = np.where(seen, warm.kappa, self._grid.cold)
         absence = np.where(seen, np.maximum(step - last_step, 0), 0)
+        left = left_after(evidence.trials, absence, warm.ageing)
+        before = posterior(population, left * evidence.successes, left * evidence.trials, kappa)
         line = np.where(seen[:, None], self._warm_line.value, self._cold_line.value)
         mean = expit(line[:, 0] + line[:, 1] * before.moved(self._shift(absence)))
         mean = np.clip(mean, _SMALLEST_MEAN, 1.0 - _SMALLEST_MEAN)
@@ -212,7 +217,7 @@ class FusedEstimator:
 
     def _population_logit(self, design: PopulationDesign, features: PoolFeatures, step: int) -> np.ndarray:
         first = features.first_twin
-        evidence = self._evidence.shared(_FASTEST, first, features.size, self._shift)
+        evidence = self._evidence.shared(_FASTEST, self._grid.warm.ageing, first, features.size, self._shift)
         last_step = evidence.last_step
         leading = last_step if first is None else np.where(first == np.arange(features.size), last_step, -1)
         prompt = newest_rows(leading)

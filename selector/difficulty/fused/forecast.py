@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from selector.difficulty.estimate import OutcomeBatch
+from selector.difficulty.fused.own_evidence import left_after
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Forecast:
     Attributes:
         batch: the report.
         population: (M,) the population model's rates, inside (0, 1).
-        successes: (M, C) own evidence.
-        trials: (M, C) own evidence.
+        successes: (M, C) own evidence as of the last visit.
+        trials: (M, C) own evidence as of the last visit.
         warm: (M,) bool, prompts visited before, possibly at this very step.
         absence: (M,) steps since the last visit, 0 for cold prompts and late reports.
         shift: (M,) expected movement in logit over the absence.
@@ -46,9 +47,11 @@ class Forecast:
         columns = (self.population, self.successes, self.trials, self.warm, self.absence, self.shift)
         return Forecast(batch, *(column[kept] for column in columns))
 
-    def posterior(self, rate: int, kappa: float) -> Posterior:
-        """Under one forgetting rate (index) and concentration."""
-        return posterior(self.population, self.successes[:, rate], self.trials[:, rate], kappa)
+    def posterior(self, ageing: float, rate: int, kappa: float) -> Posterior:
+        """Under one ageing, forgetting rate (index) and concentration."""
+        successes, trials = self.successes[:, rate], self.trials[:, rate]
+        left = left_after(trials, self.absence, ageing)
+        return posterior(self.population, left * successes, left * trials, kappa)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A new visit first forgets, then adds: with n trials of evidence, ``n -> n / (1 + c n)`` and the successes likewise, as
 if the true rate's variance had grown by a fixed amount since the last visit. A sparsely visited prompt keeps nearly
-all it has, a constantly visited one settles near ``sqrt(trials per visit / c)`` trials.
+all it has, a constantly visited one settles near ``sqrt(trials per visit / c)`` trials. Time ages it alike: a prompt
+that was not visited for k steps is left ``n / (1 + s k n)`` trials (``left_after``).
 
 Evidence is held as of the prompt's newest visit: when a new visit comes, the older evidence's mean is first moved by
 the population's drift since (in logit space). A report of an earlier step than the newest visit enters weighted
@@ -24,6 +25,11 @@ FORGETTING = np.geomspace(0.002, 0.3, 6)
 """Grid of c, the variance growth per visit."""
 
 
+def left_after(trials: np.ndarray, steps: np.ndarray, ageing: float | np.ndarray) -> np.ndarray:
+    """The share of these trials that is left after so many steps, for a variance growth of ``ageing`` per step."""
+    return 1.0 / (1.0 + ageing * steps * trials)
+
+
 class OwnEvidence:
     """Discounted successes and trials of each prompt under each forgetting rate of ``FORGETTING`` (C of them)."""
 
@@ -41,18 +47,25 @@ class OwnEvidence:
         return self._successes.rows(count)[:, rate], self._trials.rows(count)[:, rate]
 
     def shared(
-        self, rate: int, first: np.ndarray | None, count: int, drift: Callable[[np.ndarray], np.ndarray]
+        self,
+        rate: int,
+        ageing: float,
+        first: np.ndarray | None,
+        count: int,
+        drift: Callable[[np.ndarray], np.ndarray],
     ) -> Evidence:
         """Evidence of the first ``count`` prompts under one forgetting rate, that of twins put together.
 
         Args:
+            ageing: the variance growth per step, between the visits of twins.
             first: (count,) index of each prompt's first twin; None = there are no twins.
             drift: the logit shift over a number of steps.
         """
 
         def aged(successes: np.ndarray, trials: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            kept = 1.0 / (1.0 + FORGETTING[rate] * trials)
-            return kept * _moved(successes, trials, drift(steps)), kept * trials
+            left = left_after(trials, steps, ageing)
+            kept = 1.0 / (1.0 + FORGETTING[rate] * left * trials)
+            return kept * _moved(left * successes, left * trials, drift(steps)), kept * left * trials
 
         return pooled(Evidence(*self.under(rate, count), self.last_step(count)), first, aged)
 
@@ -65,9 +78,19 @@ class OwnEvidence:
         """Successes (M, C), trials (M, C) and newest visit (M,) of these prompts, which must be held."""
         return self._successes.data[prompt], self._trials.data[prompt], self._last_step.data[prompt]
 
-    def fold(self, step: int, prompt: np.ndarray, successes: np.ndarray, trials: np.ndarray, drift: np.ndarray) -> None:
+    def fold(
+        self,
+        step: int,
+        prompt: np.ndarray,
+        successes: np.ndarray,
+        trials: np.ndarray,
+        drift: np.ndarray,
+        ageing: float,
+    ) -> None:
         """Add a report of M held prompts; ``drift`` (M,) is the logit shift since each one's last visit."""
         held_successes, held_trials, last_step = self.of(prompt)
+        left = left_after(held_trials, np.maximum(step - last_step, 0)[:, None], ageing)
+        held_successes, held_trials = left * held_successes, left * held_trials
         forgotten = 1.0 / (1.0 + FORGETTING * held_trials)
         new = (step > last_step)[:, None]
         late = (step < last_step)[:, None]
