@@ -44,7 +44,7 @@ class EstimatorConfig:
     name: str = "FUSED"
     adapter: str = ""
     tracker_decay: float = 0.7
-    embedding_components: int = 64
+    embedding_components: int = 128
     shortlist: int = 0
 
 

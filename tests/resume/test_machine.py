@@ -56,7 +56,7 @@ def test_a_long_round_in_which_everything_happens() -> None:
     missing = list(NEEDED)
     # What is rare comes in another round.
     for number in range(_MOST_ROUNDS):
-        run(ResumeMachine, examples=60, rules=60, number=number)
+        run(ResumeMachine, examples=25, rules=60, number=number)
         missing = [kind for kind in NEEDED if not ResumeMachine.counts[kind]]
         if not missing:
             break

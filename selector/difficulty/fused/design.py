@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import logit
 
 from selector.difficulty.estimate import PoolFeatures
+from selector.difficulty.surface import SURFACE_FEATURES
 
 PRIOR_SLOPE = 0.5
 """What a logit of another model's success rate is worth in logit of this one's, before any outcome tells."""
@@ -18,6 +19,8 @@ _LARGEST_DOMAINS = 32
 # Of all their columns together, in units of one standardised column's.
 _EMBEDDING_VARIANCE = 9.0
 _DOMAIN_VARIANCE = 2.0
+# The text's length alone often tells as much as all that is counted in it.
+_LENGTH_VARIANCE = 4.0
 # Standardised values beyond this are outliers that would act as levers in a ridge.
 _LARGEST_VALUE = 5.0
 _NO_VARIATION = 1e-6
@@ -87,8 +90,9 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
     add(_standardised(np.where(known, rate, np.nan))[0])
     add(saturated.astype(np.float64))
     add(known.astype(np.float64))
-    for index in range(features.surface.shape[1]):
-        add(_standardised(features.surface[:, index].astype(np.float64))[0])
+    for index, name in enumerate(SURFACE_FEATURES):
+        scale = np.sqrt(_LENGTH_VARIANCE) if name == "characters" else 1.0
+        add(scale * _standardised(features.surface[:, index].astype(np.float64))[0])
     add(np.isnan(features.surface).all(axis=1).astype(np.float64))
     variance = float(np.square(components, dtype=np.float64).sum(axis=1).mean()) if components.size else 0.0
     scaled = components * np.sqrt(_EMBEDDING_VARIANCE / variance) if variance > _NO_VARIATION else components[:, :0]

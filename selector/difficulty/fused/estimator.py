@@ -25,9 +25,10 @@ are folded, so that they add up however the step was reported; late reports of e
 All of a step's outcomes are predicted before any of them is folded, from ``OutcomeBatch.population`` and, where that is
 NaN, from the running success rate.
 
-The standard error is the posterior Beta's deviation. ``own_weight`` is ``n / (kappa + n)`` with the n that is left. The basis is OWN for
-prompts with own evidence, PRIOR for others with a prior rate, POPULATION for the rest, NONE for those while there is
-no outcome at all. ``Estimate.population`` is m before recalibration, from the other prompts' outcomes only.
+The standard error is the posterior Beta's deviation. ``own_weight`` is ``n / (kappa + n)`` with the n that is left. The
+basis is OWN for prompts with own evidence, PRIOR for others with a prior rate, POPULATION for the rest, NONE for those
+while there is no outcome at all. ``Estimate.population`` is m before recalibration, from the other prompts' outcomes
+only.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ _LARGEST_DRIFT = 0.25
 # Drifts of around 0.03 per step are what one expects: a precision of 1000 is a deviation of that size.
 _DRIFT_PRECISION = 1000.0
 _LARGEST_DRIFT_STEP = 0.05
-_LINE_PRECISION = 100.0
+_WARM_LINE_PRECISION = 100.0
+# The population model is recalibrated by its own fit; what is left to do is little.
+_COLD_LINE_PRECISION = 400.0
 _LARGEST_LINE_STEP = 0.2
 _SMALLEST_HALF_LIFE = 8.0
 _ROWS_FOR_HALF_LIFE = 256
@@ -83,8 +86,8 @@ class FusedEstimator:
         self._evidence = OwnEvidence()
         self._grid = PrequentialGrid()
         self._drift = DiscountedNewton(np.zeros(1), np.array([_DRIFT_PRECISION]), np.array([_LARGEST_DRIFT_STEP]))
-        self._warm_line = _identity_line()
-        self._cold_line = _identity_line()
+        self._warm_line = _identity_line(_WARM_LINE_PRECISION)
+        self._cold_line = _identity_line(_COLD_LINE_PRECISION)
         self._successes = 1.0
         self._trials = 2.0
         # Reports of the newest step, not folded yet: more of the same step may come.
@@ -285,5 +288,5 @@ def _learn_line(
     )
 
 
-def _identity_line() -> DiscountedNewton:
-    return DiscountedNewton(np.array([0.0, 1.0]), np.full(2, _LINE_PRECISION), np.full(2, _LARGEST_LINE_STEP))
+def _identity_line(precision: float) -> DiscountedNewton:
+    return DiscountedNewton(np.array([0.0, 1.0]), np.full(2, precision), np.full(2, _LARGEST_LINE_STEP))
