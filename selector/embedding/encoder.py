@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
+import math
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -90,8 +91,10 @@ class SentenceTransformersEncoder:
             self._model = _load_model(directory, device)
             self.key = f"sentence-transformers sha256:{_directory_hash(directory)}"
             self._threads = threads
+            # Static word vectors say that their window is infinite.
             window = self._model.max_seq_length
-            self._character_limit = None if window is None else _CHARACTERS_PER_TOKEN * int(window)
+            bounded = window is not None and math.isfinite(window)
+            self._character_limit = _CHARACTERS_PER_TOKEN * int(window) if bounded else None
             # The tokeniser keeps padding state, so two batches must not be in it at once.
             self._encoding = threading.Lock()
             self.name = name

@@ -47,6 +47,25 @@ def test_embeddings_that_tell_everything_are_used(told: np.ndarray) -> None:
     assert np.corrcoef(fitted[SEEN:], told[SEEN:])[0, 1] > 0.9
 
 
+def test_texts_are_left_out_where_a_prior_tells_all(told: np.ndarray) -> None:
+    random = np.random.default_rng(5)
+    rate = expit(2.0 * told)
+    prior = random.binomial(64, rate) / 64
+    noise = random.normal(size=(SIZE, 9)).astype(np.float32)
+    rows = _rows(random.binomial(8, rate[:SEEN]) / 8)
+    given = {"prior_rate": prior, "prior_trials": np.full(SIZE, 64.0)}
+    nothing = np.zeros((SIZE, 0), dtype=np.float32)
+    with_noise = fit_population(build_design(features_of(SIZE, surface=noise, **given), nothing), rows)
+    without = fit_population(build_design(features_of(SIZE, **given), nothing), rows)
+    np.testing.assert_allclose(with_noise, without, atol=1e-5)
+    # Where the text tells what the prior does not, it stays.
+    noise[:, 0] = random.normal(size=SIZE)
+    rate = expit(2.0 * told + 2.0 * noise[:, 0])
+    rows = _rows(random.binomial(8, rate[:SEEN]) / 8)
+    fitted = fit_population(build_design(features_of(SIZE, surface=noise, **given), nothing), rows)
+    assert np.corrcoef(fitted[SEEN:], logit(rate[SEEN:]))[0, 1] > 0.9
+
+
 @pytest.mark.parametrize("width", [4, 400])
 def test_a_prompt_is_predicted_without_its_own_outcome(told: np.ndarray, width: int) -> None:
     """Also where there are more columns than rows, so that every row could be learned by heart."""

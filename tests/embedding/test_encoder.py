@@ -114,6 +114,25 @@ def test_a_model_that_does_not_say_how_it_pools_is_loaded_with_a_warning(
     np.testing.assert_allclose(direction / np.linalg.norm(direction), minilm.encode(["two plus two"])[0], atol=1e-5)
 
 
+def test_a_model_of_static_word_vectors_has_no_window(tmp_path: Path, no_network: None) -> None:
+    modules = importlib.import_module("sentence_transformers.models")
+    transformers = importlib.import_module("sentence_transformers")
+    tokenizers = importlib.import_module("tokenizers")
+    words = {"[UNK]": 0, "red": 1, "blue": 2}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    vectors = np.eye(3, dtype=np.float32)
+    static = modules.StaticEmbedding(tokenizer, embedding_weights=vectors)
+    transformers.SentenceTransformer(modules=[static], device="cpu").save(str(tmp_path / "static"))
+    encoder = load_encoder(str(tmp_path / "static"))
+    assert encoder is not None
+    # Longer than any transformer's window: all of it counts.
+    long = "red " * 20_000 + "blue " * 20_000
+    np.testing.assert_allclose(
+        encoder.encode(["red", "blue", long]), [vectors[1], vectors[2], [0, 0.5, 0.5]], atol=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

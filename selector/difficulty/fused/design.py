@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 from scipy.special import logit
@@ -26,20 +27,30 @@ _LARGEST_VALUE = 5.0
 _NO_VARIATION = 1e-6
 
 
+class Source(IntEnum):
+    """Where a column comes from, the more told by a text the larger."""
+
+    GIVEN = 0
+    """The intercept, and what was sent with the prompts or measured of them: priors, signals, the adapter's column."""
+    TEXT = 1
+    """Surface features and domain."""
+    EMBEDDING = 2
+
+
 @dataclass(frozen=True)
 class PopulationDesign:
     """The regression's columns.
 
     Attributes:
         columns: (N, P) float32; column 0 is the intercept.
-        embedding: (P,) bool, columns that come from the embeddings; together they vary as much as nine others.
+        source: (P,) ``Source`` of each column; those of the embeddings together vary as much as nine others.
         centre: (P,) float64, the coefficients the ridge pulls to: 0 except for the prior rate's logit.
         known: (N,) bool, prompts with a prior rate.
         prior_logit: (N,) float64, expected logit before any outcome: ``PRIOR_SLOPE`` times the prior's logit, or 0.
     """
 
     columns: np.ndarray
-    embedding: np.ndarray
+    source: np.ndarray
     centre: np.ndarray
     known: np.ndarray
     prior_logit: np.ndarray
@@ -56,7 +67,7 @@ class PopulationDesign:
         return replace(
             self,
             columns=np.column_stack([self.columns, column.astype(np.float32)]),
-            embedding=np.append(self.embedding, False),
+            source=np.append(self.source, Source.GIVEN),
             centre=np.append(self.centre, slope * deviation),
         )
 
@@ -77,29 +88,29 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
 
     columns: list[np.ndarray] = [np.ones(size, dtype=np.float32)]
     centre: list[float] = [0.0]
-    embedding: list[bool] = [False]
+    source: list[Source] = [Source.GIVEN]
 
-    def add(column: np.ndarray, pulled_to: float = 0.0, embedded: bool = False) -> None:
+    def add(column: np.ndarray, of: Source, pulled_to: float = 0.0) -> None:
         if size and np.ptp(column) > _NO_VARIATION:
             columns.append(column.astype(np.float32))
             centre.append(pulled_to)
-            embedding.append(embedded)
+            source.append(of)
 
     standard, deviation = _standardised(prior_logit)
-    add(standard, PRIOR_SLOPE * deviation)
-    add(_standardised(np.where(known, rate, np.nan))[0])
-    add(saturated.astype(np.float64))
-    add(known.astype(np.float64))
+    add(standard, Source.GIVEN, PRIOR_SLOPE * deviation)
+    add(_standardised(np.where(known, rate, np.nan))[0], Source.GIVEN)
+    add(saturated.astype(np.float64), Source.GIVEN)
+    add(known.astype(np.float64), Source.GIVEN)
     for index, name in enumerate(SURFACE_FEATURES):
         scale = np.sqrt(_LENGTH_VARIANCE) if name == "characters" else 1.0
-        add(scale * _standardised(features.surface[:, index].astype(np.float64))[0])
-    add(np.isnan(features.surface).all(axis=1).astype(np.float64))
+        add(scale * _standardised(features.surface[:, index].astype(np.float64))[0], Source.TEXT)
+    add(np.isnan(features.surface).all(axis=1).astype(np.float64), Source.TEXT)
     variance = float(np.square(components, dtype=np.float64).sum(axis=1).mean()) if components.size else 0.0
     scaled = components * np.sqrt(_EMBEDDING_VARIANCE / variance) if variance > _NO_VARIATION else components[:, :0]
     for index in range(scaled.shape[1]):
-        add(scaled[:, index], embedded=True)
+        add(scaled[:, index], Source.EMBEDDING)
     if features.embeddings is not None:
-        add(np.asarray(~features.embeddings.any(axis=1), dtype=np.float64))
+        add(np.asarray(~features.embeddings.any(axis=1), dtype=np.float64), Source.TEXT)
     codes, counts = np.unique(features.domain[features.domain >= 0], return_counts=True)
     largest = codes[np.argsort(-counts, kind="stable")[:_LARGEST_DOMAINS]]
     one_hot = np.asarray(features.domain[:, None] == largest, dtype=np.float64)
@@ -108,13 +119,13 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
         np.sqrt(_DOMAIN_VARIANCE / max(float(np.square(one_hot).sum(axis=1).mean()), _NO_VARIATION)) if size else 1.0
     )
     for index in range(one_hot.shape[1]):
-        add(spread * one_hot[:, index])
+        add(spread * one_hot[:, index], Source.TEXT)
     for name in sorted(features.signals):
-        add(_standardised(features.signals[name])[0])
+        add(_standardised(features.signals[name])[0], Source.GIVEN)
 
     return PopulationDesign(
         columns=np.stack(columns, axis=1),
-        embedding=np.array(embedding),
+        source=np.array(source, dtype=np.uint8),
         centre=np.array(centre),
         known=known,
         prior_logit=PRIOR_SLOPE * np.where(known, prior_logit, 0.0),

@@ -2,9 +2,10 @@
 
 A logistic ridge fitted from scratch by a fixed number of Newton steps, so that it is a pure function of its rows. One
 row per prompt with own evidence, at most 8192, the most recently visited. The strength of the ridge, of ``PENALTIES``,
-and whether the embeddings have a say are what predicts best by approximate leave-one-out log likelihood (one Newton
-step per row, in closed form): dozens of columns that tell nothing cost more than a ridge makes good. Work is bounded by
-about ``48 * 8192 P^2`` multiplications for P columns, and P multiplications per prompt of the pool.
+and whether embeddings, or texts at all, have a say are what predicts best by approximate leave-one-out log likelihood
+(one Newton step per row, in closed form): dozens of columns that tell nothing, or nothing that a prior does not tell,
+cost more than a ridge makes good. Work is bounded by about ``60 * 8192 P^2`` multiplications for P columns, and P
+multiplications per prompt of the pool.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.special import expit, log_expit, logit
 
-from selector.difficulty.fused.design import PopulationDesign
+from selector.difficulty.fused.design import PopulationDesign, Source
 
 PENALTIES = (256.0, 64.0, 16.0, 4.0, 1.0)
 """Ridge strengths in nats per squared coefficient of a standardised column, tried from strong to weak."""
@@ -72,15 +73,23 @@ def fit_population(design: PopulationDesign, rows: PopulationRows) -> np.ndarray
     A prompt among the rows is predicted from the others (approximate leave-one-out), so that its own outcomes are not
     counted here and again as own evidence.
     """
-    everything = np.ones(len(design.centre), dtype=bool)
-    choices = [everything, ~design.embedding] if design.embedding.any() else [everything]
-    fits = [(fit, used) for used in choices for fit in _fits(design, rows, used)]
+    fits = [(fit, used) for used in _choices(design.source) for fit in _fits(design, rows, used)]
     best, used = max(fits, key=lambda found: found[0].score)
     coefficients = np.zeros(len(used), dtype=np.float32)
     coefficients[used] = best.coefficients
     logits = (design.columns @ coefficients).astype(np.float64)
     logits[rows.prompt] = best.left_out
     return logits
+
+
+def _choices(source: np.ndarray) -> list[np.ndarray]:
+    """Sets of columns to fit, (P,) bool: all, and fewer and fewer of what texts tell, as long as something is left."""
+    found = [np.ones(len(source), dtype=bool)]
+    for largest in (Source.TEXT, Source.GIVEN):
+        used = source <= largest
+        if 1 < used.sum() < found[-1].sum():
+            found.append(used)
+    return found
 
 
 def _fits(design: PopulationDesign, rows: PopulationRows, used: np.ndarray) -> Iterator[_Fit]:
