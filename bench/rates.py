@@ -4,8 +4,8 @@
 
 Each model of each file is evaluated as by ``selector evaluate --data FILE --model MODEL --prior-model others``: K
 random references, the same draws for all rows. The best simple row is chosen for each model *after* its figures are
-known, so that it is a little better than any row that one could have chosen beforehand. Figures of a model that are in
-DIR already are taken from there.
+known, so that it is a little better than any row that one could have chosen beforehand. Figures that are in DIR from
+the same data and code are taken from there.
 
 | column | what |
 |---|---|
@@ -29,12 +29,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+import selector
 from selector.cli.table import table, write_json
 from selector.evaluation.embeddings import EncoderChoice, default_cache
 from selector.evaluation.experiment import evaluate
@@ -118,8 +120,20 @@ def collected(jobs: Sequence[Job], output: Path, processes: int) -> dict[Job, Ro
 
 
 def _kept(output: Path, job: Job) -> Path:
-    name = hashlib.sha256(json.dumps([Path(job.data).name, asdict(job)]).encode()).hexdigest()[:16]
-    return output / f"{Path(job.data).stem}-{name}.json"
+    """Where the figures are kept: a name of their own for other data, and for other code."""
+    key = json.dumps([asdict(job), _digest(Path(job.data)), *(_digest(path) for path in _code())])
+    return output / f"{Path(job.data).stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+@cache
+def _code() -> tuple[Path, ...]:
+    root = Path(selector.__file__).parent
+    return tuple(sorted(path for part in ("difficulty", "evaluation") for path in (root / part).rglob("*.py")))
+
+
+@cache
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -197,10 +211,10 @@ def main() -> int:
     arguments.output.mkdir(parents=True, exist_ok=True)
     jobs = list(_jobs(arguments))
     found = collected(jobs, arguments.output, arguments.jobs)
-    by_file = {
-        Path(data).stem: {job.model: rows for job, rows in found.items() if job.data == data}
-        for data in dict.fromkeys(job.data for job in jobs)
-    }
+    files = list(dict.fromkeys(job.data for job in jobs))
+    stems = [Path(data).stem for data in files]
+    names = {data: stem if stems.count(stem) == 1 else data for data, stem in zip(files, stems, strict=True)}
+    by_file = {names[data]: {job.model: rows for job, rows in found.items() if job.data == data} for data in files}
     without = {name: compared(rows, prior=False) for name, rows in by_file.items()}
     known = {name: compared(rows, prior=True) for name, rows in by_file.items() if len(rows) > 1}
     head = ("best simple", "fused", "worst", "error: mean, largest", "calibration", "coverage")

@@ -247,7 +247,7 @@ class Runs:
             source.reconcile()
             existing = self._runs.get(new_run_id)
             if made is not None:
-                if existing is not None and made.run in (0, existing.row.id):
+                if existing is not None and _is_made(existing.row, made, run_id, step):
                     return existing
                 raise ServiceError(
                     Reason.RUN_NOT_FOUND,
@@ -331,6 +331,13 @@ class Runs:
             return self._embeddings.space(space, width).gather(rows)
         except (EmbeddingStorageError, SpaceMismatchError) as error:
             raise ServiceError(Reason.STORAGE_FAILED, str(error), retry_after_s=1.0) from error
+
+
+def _is_made(row: RunRow, made: ForkResult, source: str, step: int) -> bool:
+    """Whether this is the run that a fork made, and not a later one of the same id."""
+    if made.run:
+        return row.id == made.run
+    return (row.forked_from, row.forked_at) == (source, step)
 
 
 def _config_differs(run_id: str, existing: RunConfig, asked: RunConfig) -> ServiceError:

@@ -35,7 +35,7 @@ class Reason(Enum):
     INVALID_PAGE_TOKEN = ("INVALID_ARGUMENT", "a page token is not one that was handed out")
     RUN_NOT_FOUND = ("NOT_FOUND", "there is no such run")
     PROMPT_NOT_FOUND = ("NOT_FOUND", "there is no such prompt in the run")
-    RUN_EXISTS = ("ALREADY_EXISTS", "the run exists with another config, or a fork was made by another request")
+    RUN_EXISTS = ("ALREADY_EXISTS", "the run exists with another config, or was not made by this ForkRun request")
     SAMPLING_DIFFERS = ("FAILED_PRECONDITION", "log-probs were made under other sampling settings than the run's")
     NO_ENCODER = ("FAILED_PRECONDITION", "texts cannot be embedded: the service runs without an encoder")
     UNKNOWN_ADAPTER = ("FAILED_PRECONDITION", "the server was not started with this adapter")

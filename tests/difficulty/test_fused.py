@@ -59,22 +59,6 @@ def test_own_evidence_forgets_slowly_and_once_per_visit() -> None:
     assert evidence.last_step(3).tolist() == [-1, 6, -1]
 
 
-def test_own_evidence_fades_while_a_prompt_is_away_and_not_by_late_reports() -> None:
-    evidence = OwnEvidence()
-    evidence.reserve(1)
-    prompt, still = np.zeros(1, dtype=np.int64), np.zeros(1)
-    for step in (0, 20, 10):
-        evidence.fold(step, prompt, np.array([2.0]), np.array([8.0]), still, 0.05)
-    # 8 trials after 20 steps, 1 / (1 + 0.05 * 20 * 8) of them; then the visit forgets and adds 8; then a late report.
-    left = 8 / 9
-    expected = left / (1 + FORGETTING * left) + 8
-    expected += 8 / (1 + FORGETTING * expected)
-    for rate in range(len(FORGETTING)):
-        successes, trials = evidence.under(rate, 1)
-        np.testing.assert_allclose(trials, expected[rate])
-        np.testing.assert_allclose(successes, expected[rate] / 4)
-
-
 def test_own_evidence_is_carried_along_with_the_drift() -> None:
     evidence = OwnEvidence()
     evidence.reserve(3)

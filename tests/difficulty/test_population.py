@@ -66,6 +66,16 @@ def test_texts_are_left_out_where_a_prior_tells_all(told: np.ndarray) -> None:
     assert np.corrcoef(fitted[SEEN:], logit(rate[SEEN:]))[0, 1] > 0.9
 
 
+def test_texts_are_left_out_where_the_adapter_tells_all(told: np.ndarray) -> None:
+    random = np.random.default_rng(6)
+    noise = random.normal(size=(SIZE, 9)).astype(np.float32)
+    rows = _rows(random.binomial(8, expit(2.0 * told[:SEEN])) / 8)
+    nothing = np.zeros((SIZE, 0), dtype=np.float32)
+    designs = [build_design(pool, nothing) for pool in (features_of(SIZE, surface=noise), features_of(SIZE))]
+    with_noise, without = (fit_population(design.with_column(told, 0.5), rows) for design in designs)
+    np.testing.assert_allclose(with_noise, without, atol=1e-5)
+
+
 @pytest.mark.parametrize("width", [4, 400])
 def test_a_prompt_is_predicted_without_its_own_outcome(told: np.ndarray, width: int) -> None:
     """Also where there are more columns than rows, so that every row could be learned by heart."""

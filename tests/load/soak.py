@@ -103,18 +103,17 @@ def _load(
     ]
     disturbing = Worker("rogues", f"--address={address}", f"--count={rogues}", f"--victims={','.join(victims)}")
     workers = [*working, disturbing]
+    watch = Watch(service.process.pid, address, service.metrics_address, max(seconds / 600, 0.25))
     try:
         for worker in workers:
             worker.prepared()
-        watch = Watch(service.process.pid, address, service.metrics_address, max(seconds / 600, 0.25))
-        try:
-            until = time.time() + seconds
-            for worker in workers:
-                worker.begin(until)
-            *trained, disturbed = [worker.result(max(until - time.time(), 0.0) + _LAST_CALLS_S) for worker in workers]
-        finally:
-            watch.stop()
+        watch.begin()
+        until = time.time() + seconds
+        for worker in workers:
+            worker.begin(until)
+        *trained, disturbed = [worker.result(max(until - time.time(), 0.0) + _LAST_CALLS_S) for worker in workers]
     finally:
+        watch.stop()
         for worker in workers:
             worker.end()
     journals = []

@@ -6,10 +6,12 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 _READY = "ready"
+_LONGEST_PREPARATION_S = 300.0
 
 
 class Worker:
@@ -28,10 +30,13 @@ class Worker:
         """Wait until it is ready.
 
         Raises:
-            RuntimeError: it ended instead.
+            RuntimeError: it ended instead, or took minutes.
         """
         assert self._process.stdout is not None
+        patience = threading.Timer(_LONGEST_PREPARATION_S, self._process.kill)
+        patience.start()
         said = self._process.stdout.readline()
+        patience.cancel()
         if said.strip() != _READY:
             raise RuntimeError(f"{self._process.args!r} ended while it prepared: {said!r}")
 

@@ -195,13 +195,22 @@ async def _drained(rows: Any) -> int:
     return len([row async for row in rows])
 
 
+async def _trained(trainer: Trainer, failure: BaseException | None, until: float) -> None:
+    if failure is not None:
+        raise failure
+    await trainer.train(until)
+
+
 async def _run(address: str, first: int, count: int) -> dict[str, Any]:
     tally = Tally()
     trainers = [Trainer(address, index, tally) for index in range(first, first + count)]
-    await asyncio.gather(*(trainer.prepare() for trainer in trainers))
-    until = await ready()
     # A trainer that fails ends, the others go on; what it did until then still has to be there.
-    ends = await asyncio.gather(*(trainer.train(until) for trainer in trainers), return_exceptions=True)
+    prepared = await asyncio.gather(*(trainer.prepare() for trainer in trainers), return_exceptions=True)
+    until = await ready()
+    ends = await asyncio.gather(
+        *(_trained(trainer, failure, until) for trainer, failure in zip(trainers, prepared, strict=True)),
+        return_exceptions=True,
+    )
     journals = [
         {**trainer.journal.__dict__, "failed": "" if end is None else f"{type(end).__name__}: {end}"}
         for trainer, end in zip(trainers, ends, strict=True)

@@ -74,6 +74,11 @@ class Watch:
         for thread in self._threads:
             thread.start()
 
+    def begin(self) -> None:
+        """Trends and series count from now on; it has been watched before, too."""
+        self.samples.clear()
+        self._began = time.monotonic()
+
     def stop(self) -> None:
         self._stopped.set()
         for thread in self._threads:

@@ -17,6 +17,7 @@ from clients import SelectorClient
 from clients.errors import from_rpc_error
 from selector.grants import Scope
 from selector.service.scopes import NEEDS
+from selector.storage import tables
 from selector.storage.database import Database
 from selector.storage.runs import RunStore
 from selector.v1 import run_pb2
@@ -246,6 +247,25 @@ def test_a_fork_is_only_of_the_request_that_made_it(own_service: InProcessServic
         assert _refused(own_service.address, calls.fork("run", "fork", 2, request_id)) == "RUN_EXISTS"
     own_service.restart()
     assert _send(own_service.address, calls.fork("run", "fork", 2, NAME)) == first
+
+
+def test_a_fork_that_an_older_version_recorded_is_told_from_a_later_run(own_service: InProcessService) -> None:
+    """It did not record which run the request had made."""
+    _begin(lambda operation: _send(own_service.address, operation), "run")
+    first = _send(own_service.address, calls.fork("run", "fork", 2, NAME))
+
+    def as_recorded_before() -> None:
+        database = Database(own_service.state_dir / "state.db")
+        with database.write() as connection:
+            answer = {"response": b"{}", "checksum": None}
+            connection.execute(tables.requests.update().where(tables.requests.c.request_id == NAME).values(**answer))
+        database.close()
+
+    own_service.restart(as_recorded_before)
+    assert _send(own_service.address, calls.fork("run", "fork", 2, NAME)) == first
+    _send(own_service.address, calls.delete("fork"))
+    _send(own_service.address, calls.create("fork", BEGUN))
+    assert _refused(own_service.address, calls.fork("run", "fork", 2, NAME)) == "RUN_NOT_FOUND"
 
 
 def test_two_runs_may_be_deleted_under_the_same_id(own_service: InProcessService) -> None:

@@ -6,8 +6,8 @@ all it has, a constantly visited one settles near ``sqrt(trials per visit / c)``
 that was not visited for k steps is left ``n / (1 + s k n)`` trials (``left_after``).
 
 Evidence is held as of the prompt's newest visit: when a new visit comes, the older evidence's mean is first moved by
-the population's drift since (in logit space). A report of an earlier step than the newest visit enters weighted
-``1 / (1 + c n)``, as if it had come before that visit, and moves nothing.
+the population's drift since (in logit space). A report of an earlier step than the newest visit enters as if it alone
+had come before that visit, aged by the steps between and then forgotten once, and moves nothing.
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ class OwnEvidence:
         """Evidence of the first ``count`` prompts under one forgetting rate, that of twins put together.
 
         Args:
-            ageing: the variance growth per step, between the visits of twins.
+            ageing: the variance growth per step between the visits of twins. What is returned is as of the newest
+                visit; absence since then is the caller's.
             first: (count,) index of each prompt's first twin; None = there are no twins.
             drift: the logit shift over a number of steps.
         """
 
         def aged(successes: np.ndarray, trials: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             left = left_after(trials, steps, ageing)
-            kept = 1.0 / (1.0 + FORGETTING[rate] * left * trials)
-            return kept * _moved(left * successes, left * trials, drift(steps)), kept * left * trials
+            kept = left / (1.0 + FORGETTING[rate] * left * trials)
+            return kept * _moved(successes, trials, drift(steps)), kept * trials
 
         return pooled(Evidence(*self.under(rate, count), self.last_step(count)), first, aged)
 
@@ -89,16 +90,19 @@ class OwnEvidence:
     ) -> None:
         """Add a report of M held prompts; ``drift`` (M,) is the logit shift since each one's last visit."""
         held_successes, held_trials, last_step = self.of(prompt)
-        left = left_after(held_trials, np.maximum(step - last_step, 0)[:, None], ageing)
-        held_successes, held_trials = left * held_successes, left * held_trials
-        forgotten = 1.0 / (1.0 + FORGETTING * held_trials)
+        between = np.abs(step - last_step)[:, None]
         new = (step > last_step)[:, None]
         late = (step < last_step)[:, None]
-        moved = np.where(new, _moved(held_successes, held_trials, drift[:, None]), held_successes)
-        kept = np.where(new, forgotten, 1.0)
-        entering = np.where(late, forgotten, 1.0)
+        # Moved before it is aged: of little evidence the half success and failure would be all there is to move.
+        left = left_after(held_trials, between, ageing)
+        moved = np.where(new, left * _moved(held_successes, held_trials, drift[:, None]), held_successes)
+        held = np.where(new, left * held_trials, held_trials)
+        kept = np.where(new, 1.0 / (1.0 + FORGETTING * held), 1.0)
+        arriving = trials[:, None]
+        left = left_after(arriving, between, ageing)
+        entering = np.where(late, left / (1.0 + FORGETTING * left * arriving), 1.0)
         self._successes.data[prompt] = kept * moved + entering * successes[:, None]
-        self._trials.data[prompt] = kept * held_trials + entering * trials[:, None]
+        self._trials.data[prompt] = kept * held + entering * arriving
         self._last_step.data[prompt] = np.maximum(last_step, step)
 
     def forget(self, prompts: np.ndarray) -> None:
