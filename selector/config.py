@@ -286,7 +286,11 @@ def _outcome_range_violations(outcome_range: Any) -> list[FieldViolation]:
         low, high = values
         if low < high and math.isfinite(high - low):
             return []
-    return [FieldViolation("config.outcome_range", f"expected two finite numbers, low < high; got {values}")]
+    return [
+        FieldViolation(
+            "config.outcome_range", f"expected two finite numbers, low < high, with a finite difference; got {values}"
+        )
+    ]
 
 
 def _contradictions(config: RunConfig, given: Mapping[str, Any]) -> list[FieldViolation]:

@@ -194,10 +194,13 @@ class Runs:
         """
         request_id = key.request_id
         with self._changing:
+            existing = self._runs.get(run_id)
+            if existing is not None:
+                # A later run of the id may have been called with this request id.
+                existing.answered.check(key)
             if request_id and self._store.was_deleted(run_id, request_id):
                 return
             run = self.get(run_id)
-            run.answered.check(key)
             self._spend(lambda: self._delete(run, request_id))
             del self._runs[run_id]
             self.ledger.close(run.row.id)

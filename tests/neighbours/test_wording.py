@@ -88,3 +88,13 @@ def test_the_checksum_holds_for_any_white_space_and_tells_other_questions_apart(
     assert checksum("a\u00a0b\u3000c\u2003d\x1ce") == checksum("a b c d e") == checksum("a\nb\tc\r\nd e")
     texts = [f"Is {i} + {j} большe 千{chr(0x5000 + i)}?" for i in range(30) for j in range(30)]
     assert len({checksum(text) for text in texts}) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["\\(", "\\[", "\\( \\[", "\\)\\(", "$", "$a", "a$ ", "$a b ", "^{}", "_", "\\", "find ", ". ", "A ", " \n", '"'],
+)
+def test_a_megabyte_of_openers_is_read_once(part: str) -> None:
+    """Read from each of them to the end it would take hours."""
+    text = part * (2**20 // len(part))
+    assert signature(f"x{text}y") != signature(f"x{text}z")
