@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from selector.adapter_training.errors import TrainingDataError
+from selector.evaluation.rates import listed
 
 FEWEST_QUESTIONS = 32
 """Questions of a data set below which no reference set and queries can be drawn from it."""
@@ -52,7 +53,7 @@ class RatedQuestions:
 def rated_questions(
     name: str, texts: Sequence[str], embeddings: np.ndarray, models: Sequence[str], pass_rate: np.ndarray
 ) -> RatedQuestions:
-    """Check what was read and make it trainable. Models whose outcomes do not differ are left out: they teach nothing.
+    """Check what was read and make it trainable. Models that ``unusable`` names are left out: they teach nothing.
 
     Args:
         texts: N questions.
@@ -75,10 +76,12 @@ def rated_questions(
         if len(outside):
             value = column[outside[0]]
             raise TrainingDataError(f"{name}: {model}: expected pass rates in [0, 1]; got {value} at row {outside[0]}")
-    spread = [_spread(rates[:, index]) for index in range(len(models))]
-    kept = np.array([i for i, value in enumerate(spread) if value > _VARIATION], dtype=np.int64)
+    left_out = unusable(models, rates)
+    useless = {model for names in left_out.values() for model in names}
+    kept = np.array([i for i, model in enumerate(models) if model not in useless], dtype=np.int64)
     if not len(kept):
-        raise TrainingDataError(f"{name}: no model has pass rates that differ between questions")
+        reasons = "; ".join(f"{reason}: {listed(names)}" for reason, names in left_out.items())
+        raise TrainingDataError(f"{name}: no model can be trained on or judged with: {reasons}")
     _, group = np.unique(np.asarray(texts, dtype=object), return_inverse=True)
     return RatedQuestions(
         name,
@@ -89,7 +92,18 @@ def rated_questions(
     )
 
 
-def _spread(column: np.ndarray) -> float:
-    """0 too for a model that was run on fewer questions than references and queries take."""
-    present = column[np.isfinite(column)]
-    return float(np.ptp(present)) if len(present) >= FEWEST_QUESTIONS else 0.0
+def unusable(models: Sequence[str], pass_rate: np.ndarray) -> dict[str, list[str]]:
+    """Why nothing can be learned from models -> their names; ``pass_rate`` as of ``rated_questions``."""
+    few, alike = [], []
+    for index, model in enumerate(models):
+        present = pass_rate[np.isfinite(pass_rate[:, index]), index]
+        if len(present) < FEWEST_QUESTIONS:
+            # Neither references nor queries could be drawn.
+            few.append(model)
+        elif np.ptp(present) <= _VARIATION:
+            alike.append(model)
+    reasons = {
+        f"models with pass rates of fewer than {FEWEST_QUESTIONS} questions": few,
+        "models whose pass rates hardly differ between questions": alike,
+    }
+    return {reason: names for reason, names in reasons.items() if names}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selector.adapter_training.data import RatedQuestions, rated_questions
+from selector.adapter_training.data import RatedQuestions, rated_questions, unusable
 from selector.adapter_training.errors import TrainingDataError
 from selector.embedding.encoder import Progress
 from selector.evaluation.embeddings import EncoderChoice, embed
@@ -83,7 +83,6 @@ def _questions(table: RateTable, vectors: np.ndarray, notes: list[str]) -> Rated
     questions = rated_questions(
         table.path.name, [texts[i] for i in present], vectors[present], tuple(table.models), rates
     )
-    dropped = [model for model in table.models if model not in questions.models]
-    if dropped:
-        notes.append(f"{table.path.name}: models whose outcomes hardly vary were left out: {', '.join(dropped)}")
+    for reason, names in unusable(tuple(table.models), rates).items():
+        notes.append(f"{table.path.name}: {reason} were left out: {', '.join(names)}")
     return questions

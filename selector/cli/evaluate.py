@@ -76,7 +76,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--device", default="cpu", show_default=True, help="Device of the encoder.")
 @click.option(
     "--encoder-threads",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 1024),
     default=0,
     show_default=True,
     help="Threads of the encoder, 0 = torch's choice.",

@@ -13,6 +13,9 @@ from selector.cli.table import facts, write_json
 if TYPE_CHECKING:
     from selector.evaluation.prior_rows import Imported
 
+# The service's own limit.
+_LARGEST_STEP = 2**53 - 1
+
 
 @click.command("import-prior")
 @click.argument("run_id", metavar="RUN")
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--step",
-    type=click.IntRange(0),
+    type=click.IntRange(0, _LARGEST_STEP),
     help="Step of the trainer: a rewind to it or before takes the import back.  [default: none does]",
 )
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of the ids.  [default: found by name]")
@@ -61,7 +64,11 @@ def import_prior(context: click.Context, /, **options: Any) -> None:
     from selector.evaluation.rates import ColumnNames, read_rates
 
     columns = ColumnNames(
-        id=options["id_column"], text=options["text_column"], trials=options["trials"], models=options["models"]
+        id=options["id_column"],
+        text=options["text_column"],
+        trials=options["trials"],
+        models=options["models"],
+        needed=frozenset(options["models"]) or None,
     )
     try:
         table = read_rates(options["data"], columns)

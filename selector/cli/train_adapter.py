@@ -24,7 +24,11 @@ def _held_out(_context: click.Context, _parameter: click.Parameter, value: str |
     if value is None:
         return None
     if value.strip().isdecimal():
-        return int(value)
+        try:
+            return int(value)
+        except ValueError as error:
+            # Python reads no integer of thousands of digits.
+            raise click.BadParameter("the number has too many digits") from error
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     if not names:
         raise click.BadParameter("expected names, separated by commas, or a number")
@@ -65,7 +69,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
 )
 @click.option("--references", type=click.IntRange(8), default=256, show_default=True, help="Questions attended to.")
 @click.option("--width", type=click.IntRange(1, 8192), default=128, show_default=True, help="Of the projections.")
-@click.option("--epochs", type=click.IntRange(1), default=20, show_default=True, help="At most.")
+@click.option("--epochs", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="At most.")
 @click.option(
     "--patience",
     type=click.IntRange(1),
@@ -83,21 +87,26 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
 )
 @click.option(
     "--learning-rate",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 1, min_open=True),
     callback=_finite,
     default=1e-3,
     show_default=True,
     help="The largest; it rises at first and falls to the end.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of everything random.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of everything random.")
 @click.option(
     "--encoder",
     default="default",
     show_default=True,
     help="As of 'selector serve', which has to run with the same one; not used for ready embeddings.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Of the encoder and of training, such as cuda.")
-@click.option("--threads", type=click.IntRange(0), default=0, show_default=True, help="Of torch, 0 = its choice.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="Of the encoder and of training, such as cuda.",
+)
+@click.option("--threads", type=click.IntRange(0, 1024), default=0, show_default=True, help="Of torch, 0 = its choice.")
 @click.option("--text", "text_column", metavar="COLUMN", help="Column of the texts.  [default: found by name]")
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of the ids.  [default: found by name]")
 @click.option(
@@ -121,7 +130,6 @@ def train_adapter(context: click.Context, /, **options: Any) -> None:
     Serve it with `selector serve --adapter NAME=FILE` and name it in a run's estimator.adapter.
     """
     from selector.adapter_training.errors import TrainingDataError
-    from selector.adapter_training.split import split
     from selector.adapter_training.training import TrainingOptions
     from selector.embedding.errors import EmbeddingError
     from selector.evaluation.errors import DataError, OptionError
@@ -129,13 +137,14 @@ def train_adapter(context: click.Context, /, **options: Any) -> None:
     output: Path = options["output"]
     if not output.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no directory {output.absolute().parent}", param_hint="--output")
+    _check_device(options["device"])
     if options["threads"]:
         import torch
 
         torch.set_num_threads(options["threads"])
     try:
         material = _read(options)
-        parts = split(material.data, options["held_out"], options["question_share"], options["seed"])
+        parts = _split(material, options)
         chosen = TrainingOptions(
             references=options["references"],
             width=options["width"],
@@ -154,6 +163,17 @@ def train_adapter(context: click.Context, /, **options: Any) -> None:
         raise click.BadParameter(str(error), context, param_hint=error.option) from error
     except (DataError, TrainingDataError, EmbeddingError, OSError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _check_device(name: str) -> None:
+    """Before hours of embedding, and for ready embeddings, whose training is the first to use it."""
+    import torch
+
+    try:
+        torch.ones(1, device=name).cpu()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise click.BadParameter(f"torch cannot compute on {name!r}: {reason}", param_hint="--device") from error
 
 
 def _read(options: dict[str, Any]) -> Material:
@@ -176,6 +196,17 @@ def _read(options: dict[str, Any]) -> Material:
             bar.update(done - bar.n)
 
         return read(options["paths"], columns, encoder, embedded, lambda said: click.echo(said, err=True))
+
+
+def _split(material: Material, options: dict[str, Any]) -> Split:
+    from selector.adapter_training.errors import TrainingDataError
+    from selector.adapter_training.split import split
+
+    try:
+        return split(material.data, options["held_out"], options["question_share"], options["seed"])
+    except TrainingDataError as error:
+        # Why a model is not there.
+        raise TrainingDataError("\n".join([str(error), *(f"note: {note}" for note in material.notes)])) from error
 
 
 def _train(parts: Split, chosen: TrainingOptions) -> Trained:

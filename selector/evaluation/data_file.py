@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from selector.evaluation.errors import DataError
 _PARQUET = (".parquet", ".pq")
 _JSON_LINES = (".jsonl", ".ndjson", ".jsonlines")
 _CSV = (".csv", ".tsv")
+# Also found in pairs, which are whole characters.
+_SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 FORMATS = ", ".join((*_PARQUET, *_CSV, *_JSON_LINES))
 
 
@@ -74,7 +77,13 @@ def _read_parquet(path: Path) -> Columns:
     repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
     if repeated:
         raise DataError(f"{path}: column {repeated[0]!r} occurs twice")
-    values = {name: column.to_pylist() for name, column in zip(table.column_names, table.columns, strict=True)}
+    values: dict[str, list[Any]] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            values[name] = column.to_pylist()
+        except (ValueError, OverflowError) as error:
+            # Text that is no UTF-8, or a date that Python does not know.
+            raise DataError(f"{path}: column {name!r}: not readable: {error}") from error
     return Columns(path, values, [f"row {i + 1}" for i in range(table.num_rows)], textual=False)
 
 
@@ -120,12 +129,7 @@ def _read_json_lines(path: Path) -> Columns:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}: line {number}: not valid JSON: {error.msg}") from error
-            if not isinstance(record, dict):
-                raise DataError(f"{path}: line {number}: expected an object; got {type(record).__name__}")
+            record = _json_object(line, path, f"line {number}")
             for name, value in record.items():
                 values.setdefault(name, [None] * len(places)).append(value)
             places.append(f"line {number}")
@@ -133,3 +137,32 @@ def _read_json_lines(path: Path) -> Columns:
                 if len(column) < len(places):
                     column.append(None)
     return Columns(path, values, places, textual=False)
+
+
+def _json_object(line: str, path: Path, place: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: {place}: not valid JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: {place}: lists or objects are nested too deep") from error
+    except ValueError as error:
+        # Python reads no integer of thousands of digits.
+        raise DataError(f"{path}: {place}: a number has too many digits") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: {place}: expected an object; got {type(record).__name__}")
+    if _SURROGATE.search(line):
+        for name, value in record.items():
+            _refuse_surrogates([name, value], f"{path}: column {name!r}, {place}")
+    return record
+
+
+def _refuse_surrogates(value: Any, where: str) -> None:
+    """JSON can escape half of a character, which can be neither embedded, printed nor sent."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise DataError(f"{where}: expected whole characters; got {half}, half of one") from error
+    except RecursionError as error:
+        raise DataError(f"{where}: lists or objects are nested too deep") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +67,8 @@ def prepare(request: Request, progress: Progress, say: Callable[[str], None]) ->
         DataError, OptionError: see there.
         EmbeddingError: the encoder cannot be loaded, or the cache not be used.
     """
-    table = read_rates(request.data, request.columns)
+    columns = replace(request.columns, needed=_needed(request.model, request.prior_model))
+    table = read_rates(request.data, columns)
     notes = list(table.notes)
     model = table.model(request.model, "--model")
     if request.model is None and len(table.models) > 1:
@@ -100,6 +101,13 @@ def prepare(request: Request, progress: Progress, say: Callable[[str], None]) ->
         facts=_facts(request, references, measured, prior, questions, embedded),
         notes=tuple(notes),
     )
+
+
+def _needed(model: str | None, prior_model: str | None) -> frozenset[str] | None:
+    """Models that the evaluation is about, None = all: the first is not known yet, and the others are all of them."""
+    if model is None or prior_model == OTHERS:
+        return None
+    return frozenset({model} if prior_model is None else {model, prior_model})
 
 
 def _prior(table: RateTable, model: ModelRates, name: str | None) -> ModelRates | None:

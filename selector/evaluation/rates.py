@@ -7,7 +7,10 @@
 | domain | ``domain``, ``category``, ``cat``, ``subject``, ``topic`` | tag of a question |
 | embedding | ``embedding`` | numbers, as many in every row |
 | trials | ``n``, ``trials``, ``n_trials``, ``num_trials`` | rollouts behind every rate of the row |
-| one per model | all other numeric columns within [0, 1] | pass rate; missing = not run |
+| one per model | all other columns, most values of which are numbers in [0, 1] | pass rate; missing = not run |
+
+A column most values of which are pass rates is meant to hold nothing else: any other value in it is an error. Other
+columns are left out and named in a note.
 
 ``NAME.n`` are the trials of model NAME where models differ. Without any column of trials they are the smallest n of
 which all of a model's rates are multiples.
@@ -18,11 +21,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from selector.evaluation.cells import embeddings_of, is_numeric, numbers_of, texts_of
+from selector.evaluation.cells import (
+    MOST_TRIALS,
+    embeddings_of,
+    ids_of,
+    readings_of,
+    texts_of,
+    whole_numbers_of,
+    wrong_cell,
+)
 from selector.evaluation.data_file import Columns, read_columns
 from selector.evaluation.errors import DataError, OptionError
 
@@ -39,7 +49,12 @@ _INFERABLE = ((64, 5e-4), (1024, 1e-6))
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """Columns that the user named, None = find it by name; ``trials`` may be a number instead."""
+    """Columns that the user named, None = find it by name; ``trials`` may be a number instead.
+
+    Attributes:
+        models: columns of pass rates that must be there.
+        needed: models whose columns must be free of errors, None = all; others with an error are left out.
+    """
 
     id: str | None = None
     text: str | None = None
@@ -47,6 +62,7 @@ class ColumnNames:
     embedding: str | None = None
     trials: str | None = None
     models: tuple[str, ...] = ()
+    needed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,11 +155,11 @@ def read_rates(path: Path, names: ColumnNames) -> RateTable:
     text_name = _column(columns, names.text, _TEXT, "--text")
     domain_name = _column(columns, names.domain, _DOMAIN, "--domain")
     embedding_name = _column(columns, names.embedding, _EMBEDDING, "--embedding")
-    given = names.trials if names.trials not in columns.values and (names.trials or "").isdecimal() else None
-    trials_name = None if given else _column(columns, names.trials, _TRIALS, "--trials")
+    given = _given_trials(columns, names.trials)
+    trials_name = None if given is not None else _column(columns, names.trials, _TRIALS, "--trials")
     special = {id_name, text_name, domain_name, embedding_name, trials_name}
-    model_names = _model_names(columns, names.models, special, notes)
-    trials = np.full(len(columns), float(given)) if given else None
+    model_names = _model_names(columns, names, special, notes)
+    trials = None if given is None else np.full(len(columns), given)
     if trials_name is not None:
         trials = _trials(columns, trials_name)
     models = {name: _model(columns, name, trials, notes) for name in model_names}
@@ -174,37 +190,65 @@ def _column(columns: Columns, named: str | None, usual: Sequence[str], option: s
     return next((by_lower[name] for name in usual if name in by_lower), None)
 
 
-def _model_names(columns: Columns, named: Sequence[str], special: set[str | None], notes: list[str]) -> list[str]:
-    """Columns of pass rates: those named first, then all numeric ones within [0, 1]."""
-    for name in named:
+def _given_trials(columns: Columns, option: str | None) -> float | None:
+    """``--trials`` when it is a number for all rows."""
+    if option is None or option in columns.values or not option.isdecimal():
+        return None
+    trials = float(option)
+    if trials > MOST_TRIALS:
+        raise OptionError("--trials", f"expected at most {MOST_TRIALS}; got {trials:g}")
+    return trials
+
+
+def _model_names(columns: Columns, names: ColumnNames, special: set[str | None], notes: list[str]) -> list[str]:
+    """Columns of pass rates: those named, and all that are meant as such."""
+    for name in names.models:
         if name not in columns.values:
             raise OptionError(
                 "--model", f"{columns.path} has no column {name!r}; it has {listed(list(columns.values))}"
             )
-    found, ignored = list(dict.fromkeys(named)), []
-    percentages = ""
-    for name, values in columns.values.items():
-        if name in special or name in found or _is_own_trials(name, columns):
-            continue
-        if not is_numeric(values, columns.textual):
-            ignored.append(name)
-            continue
-        numbers = numbers_of(columns, name)
-        known = numbers[np.isfinite(numbers)]
-        if len(known) and known.min() >= 0.0 and known.max() <= 1.0:
+    found, ignored, percentages = [], [], ""
+    for name in columns.values:
+        if name in names.models:
             found.append(name)
-        else:
-            ignored.append(name)
-            if not percentages and len(known) and known.min() >= 0.0 and known.max() <= 100.0:
-                percentages = f"{name!r} reaches {known.max():g}: divide percentages by 100; "
+        elif name not in special and not _is_own_trials(name, columns):
+            rate, wrong = _pass_rates(columns, name)
+            present = int(wrong.sum() + np.isfinite(rate).sum())
+            meant = present > wrong.sum() and 2 * wrong.sum() <= present
+            if meant and (not wrong.any() or names.needed is None or name in names.needed):
+                found.append(name)
+            else:
+                ignored.append(name)
+                percentages = percentages or _percentages(columns, name)
     if ignored:
         notes.append(f"columns that are not pass rates in [0, 1] were left out: {listed(ignored)}")
     if not found:
+        hint = f"{percentages}; " if percentages else ""
         raise DataError(
             f"{columns.path}: no column of pass rates: expected a numeric column with values in [0, 1] for each model; "
-            f"{percentages}the columns are {listed(list(columns.values))}"
+            f"{hint}the columns are {listed(list(columns.values))}"
         )
-    return [name for name in columns.values if name in found]
+    return found
+
+
+def _pass_rates(columns: Columns, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) pass rates in [0, 1], NaN where there is none; and (N,) bool, something else is there."""
+    numbers, others = readings_of(columns, name)
+    within = (numbers >= 0.0) & (numbers <= 1.0)
+    return np.where(within, numbers, np.nan), others | (~np.isnan(numbers) & ~within)
+
+
+def _percentages(columns: Columns, name: str) -> str:
+    """What to do with a column that looks like percentages; empty for others."""
+    numbers, others = readings_of(columns, name)
+    known = numbers[~np.isnan(numbers)]
+    if others.any() or not len(known) or not ((known >= 0.0) & (known <= 100.0)).all():
+        return ""
+    # Most questions may be at 0, which both notations write alike.
+    passed = known[known > 0.0]
+    if not len(passed) or np.median(passed) <= 1.0:
+        return ""
+    return f"{name!r} reaches {known.max():g}: divide percentages by 100"
 
 
 def _is_own_trials(name: str, columns: Columns) -> bool:
@@ -212,16 +256,11 @@ def _is_own_trials(name: str, columns: Columns) -> bool:
 
 
 def _model(columns: Columns, name: str, trials: np.ndarray | None, notes: list[str]) -> ModelRates:
-    rate = numbers_of(columns, name)
+    rate, wrong = _pass_rates(columns, name)
+    if wrong.any():
+        hint = _percentages(columns, name)
+        raise wrong_cell(columns, name, int(wrong.argmax()), "a pass rate in [0, 1]", f"; {hint}" if hint else "")
     known = ~np.isnan(rate)
-    wrong = np.flatnonzero(known & ~((rate >= 0.0) & (rate <= 1.0)))
-    if len(wrong):
-        at = int(wrong[0])
-        hint = "; divide percentages by 100" if 1.0 < rate[at] <= 100.0 else ""
-        raise DataError(
-            f"{columns.path}: column {name!r}, {columns.places[at]}: "
-            f"expected a pass rate in [0, 1]; got {rate[at]:g}{hint}"
-        )
     own = f"{name}{_OWN_TRIALS}"
     if own in columns.values:
         trials = _trials(columns, own)
@@ -245,15 +284,7 @@ def _model(columns: Columns, name: str, trials: np.ndarray | None, notes: list[s
 
 
 def _trials(columns: Columns, name: str) -> np.ndarray:
-    trials = numbers_of(columns, name)
-    known = ~np.isnan(trials)
-    wrong = np.flatnonzero(known & ~((trials >= 0) & (trials == np.floor(trials)) & np.isfinite(trials)))
-    if len(wrong):
-        at = int(wrong[0])
-        raise DataError(
-            f"{columns.path}: column {name!r}, {columns.places[at]}: expected a number of trials; got {trials[at]:g}"
-        )
-    return np.where(known, trials, 0.0)
+    return np.nan_to_num(whole_numbers_of(columns, name, 0, MOST_TRIALS), nan=0.0)
 
 
 def _inferred_trials(rate: np.ndarray) -> int | None:
@@ -268,18 +299,13 @@ def _inferred_trials(rate: np.ndarray) -> int | None:
 def _ids(columns: Columns, name: str | None) -> tuple[str, ...]:
     if name is None:
         return tuple(columns.places)
+    ids = ids_of(columns, name)
     seen: dict[str, int] = {}
-    for at, value in enumerate(columns.values[name]):
-        if value is None or value == "":
-            raise DataError(f"{columns.path}: column {name!r}, {columns.places[at]}: expected an id; got nothing")
-        earlier = seen.setdefault(_id(value), at)
+    for at, value in enumerate(ids):
+        earlier = seen.setdefault(value, at)
         if earlier != at:
             raise DataError(
                 f"{columns.path}: column {name!r}: {columns.places[earlier]} and {columns.places[at]} have the same id "
                 f"{value!r}; every question has one row, and every model a column"
             )
-    return tuple(seen)
-
-
-def _id(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+    return ids

@@ -5,8 +5,8 @@
 where they are there. Without the second nothing is known of the prompts but their outcomes. The pool is taken to have
 been there from the start as it is now; signals and replacements of prompts are not part of it.
 
-Rows of one step that follow each other are one report, as nobody had seen one of them before the other. A prompt's
-groups in it add up.
+Steps may go back from one row to the next: a late report stands where it arrived. Rows of one step that follow each
+other are one report, as nobody had seen one of them before the other. A prompt's groups in it add up.
 """
 
 from __future__ import annotations
@@ -14,15 +14,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from selector.evaluation.cells import embeddings_of, numbers_of, texts_of
+from selector.evaluation.cells import (
+    MOST_TRIALS,
+    choices_of,
+    embeddings_of,
+    ids_of,
+    list_of_numbers,
+    numbers_of,
+    texts_of,
+    whole_numbers_of,
+    wrong_cell,
+)
 from selector.evaluation.data_file import Columns, read_columns
 from selector.evaluation.errors import DataError
 
 OUTCOMES, PROMPTS = "outcomes.parquet", "prompts.parquet"
+PURPOSES = ("TRAIN", "REFERENCE")
+ARMS = ("TARGETED", "UNIFORM", "REVIEW")
+# The service's own limits.
+_LARGEST_STEP = 2**53 - 1
+_MOST_PRIOR_TRIALS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -79,39 +93,49 @@ def read_replay_log(path: Path) -> ReplayLog:
     outcomes = read_columns(outcomes_path)
     if not len(outcomes):
         raise DataError(f"{outcomes_path}: no outcomes")
-    reported = _required(outcomes, "prompt_id")
+    reported = _prompt_ids(outcomes)
     pool_path = outcomes_path.parent / PROMPTS
     pool = read_columns(pool_path) if pool_path.exists() else None
     notes = [] if pool is not None else [f"there is no {PROMPTS} beside it: nothing is known of the prompts"]
-    registered = [] if pool is None else [str(value) for value in _required(pool, "prompt_id")]
-    index = {prompt_id: at for at, prompt_id in enumerate(registered)}
-    if len(index) < len(registered):
-        raise DataError(f"{pool_path}: column 'prompt_id': ids occur twice")
+    registered = () if pool is None else _prompt_ids(pool)
+    index: dict[str, int] = {}
+    for at, prompt_id in enumerate(registered):
+        if index.setdefault(prompt_id, at) != at and pool is not None:
+            rows = f"{pool.places[index[prompt_id]]} and {pool.places[at]}"
+            raise DataError(f"{pool_path}: column 'prompt_id': {rows} have the same id {prompt_id!r}")
     for prompt_id in reported:
-        index.setdefault(str(prompt_id), len(index))
+        index.setdefault(prompt_id, len(index))
     if pool is not None and len(index) > len(registered):
         notes.append(f"{len(index) - len(registered)} prompts with outcomes are not in {PROMPTS}")
+    prior_rate, prior_trials = _priors(pool, len(index))
     return ReplayLog(
         path=outcomes_path,
         ids=tuple(index),
         texts=_texts(pool, "text", len(index)) or None,
         domains=_texts(pool, "domain", len(index)) or ("",) * len(index),
         embeddings=_embeddings(pool, len(index)),
-        prior_rate=_numbers(pool, "prior_rate", len(index), np.nan),
-        prior_trials=_numbers(pool, "prior_trials", len(index), 0.0),
-        reports=tuple(_reports(outcomes, np.array([index[str(prompt_id)] for prompt_id in reported], dtype=np.int32))),
+        prior_rate=prior_rate,
+        prior_trials=prior_trials,
+        reports=tuple(_reports(outcomes, np.array([index[prompt_id] for prompt_id in reported], dtype=np.int32))),
         notes=tuple(notes),
     )
 
 
-def _required(columns: Columns, name: str) -> list[Any]:
+def _required(columns: Columns, name: str) -> None:
     if name not in columns.values:
         raise DataError(f"{columns.path}: expected a column {name!r}; it has {', '.join(map(repr, columns.values))}")
-    values = columns.values[name]
-    missing = next((at for at, value in enumerate(values) if value is None), None)
-    if missing is not None:
-        raise DataError(f"{columns.path}: column {name!r}, {columns.places[missing]}: expected a value; got nothing")
-    return values
+
+
+def _present(columns: Columns, name: str, numbers: np.ndarray) -> np.ndarray:
+    missing = np.flatnonzero(np.isnan(numbers))
+    if len(missing):
+        raise wrong_cell(columns, name, int(missing[0]), "a value")
+    return numbers
+
+
+def _prompt_ids(columns: Columns) -> tuple[str, ...]:
+    _required(columns, "prompt_id")
+    return ids_of(columns, "prompt_id")
 
 
 def _texts(pool: Columns | None, name: str, size: int) -> tuple[str, ...]:
@@ -129,22 +153,33 @@ def _embeddings(pool: Columns | None, size: int) -> np.ndarray | None:
     return np.concatenate([vectors, np.zeros((size - len(vectors), vectors.shape[1]), dtype=np.float32)])
 
 
-def _numbers(pool: Columns | None, name: str, size: int, missing: float) -> np.ndarray:
-    numbers = np.full(size, missing)
-    if pool is not None and name in pool.values:
-        found = numbers_of(pool, name)
-        numbers[: len(found)] = np.where(np.isnan(found), missing, found)
-    return numbers
+def _priors(pool: Columns | None, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) rates, NaN = none, and (N,) trials behind them, 0 = none."""
+    rate, trials = np.full(size, np.nan), np.zeros(size)
+    if pool is None or "prior_rate" not in pool.values:
+        return rate, trials
+    found = numbers_of(pool, "prior_rate", 0.0, 1.0)
+    known = ~np.isnan(found)
+    if known.any():
+        _required(pool, "prior_trials")
+        behind = whole_numbers_of(pool, "prior_trials", 0, _MOST_PRIOR_TRIALS)
+        without = np.flatnonzero(known & ~(behind > 0))
+        if len(without):
+            raise wrong_cell(pool, "prior_trials", int(without[0]), "the trials behind the row's prior_rate")
+        rate[: len(found)] = found
+        trials[: len(found)] = np.where(known, behind, 0.0)
+    return rate, trials
 
 
 def _reports(columns: Columns, prompt: np.ndarray) -> list[Report]:
-    step = numbers_of(columns, "step") if _required(columns, "step") else np.zeros(0)
+    _required(columns, "step")
+    step = _present(columns, "step", whole_numbers_of(columns, "step", 0, _LARGEST_STEP))
     successes, trials = _successes(columns)
-    reference = np.array([value == "REFERENCE" for value in _optional(columns, "purpose")])
-    uniform = np.array([value == "UNIFORM" for value in _optional(columns, "arm")]) | reference
+    reference = np.array([value == "REFERENCE" for value in _choices(columns, "purpose", PURPOSES)])
+    uniform = np.array([value == "UNIFORM" for value in _choices(columns, "arm", ARMS)]) | reference
     recorded = np.full(len(columns), np.nan)
     if "predicted_difficulty" in columns.values:
-        recorded = 1.0 - numbers_of(columns, "predicted_difficulty")
+        recorded = 1.0 - numbers_of(columns, "predicted_difficulty", 0.0, 1.0)
     edges = np.flatnonzero((np.diff(step) != 0) | (np.diff(reference.astype(np.int8)) != 0)) + 1
     reports = []
     for rows in np.split(np.arange(len(columns)), edges):
@@ -168,26 +203,21 @@ def _successes(columns: Columns) -> tuple[np.ndarray, np.ndarray]:
     if "outcomes" not in columns.values:
         _required(columns, "successes")
         _required(columns, "trials")
-        successes, trials = numbers_of(columns, "successes"), numbers_of(columns, "trials")
-        wrong = np.flatnonzero(~((trials > 0) & (successes >= 0) & (successes <= trials)))
+        trials = _present(columns, "trials", whole_numbers_of(columns, "trials", 1, MOST_TRIALS))
+        successes = _present(columns, "successes", numbers_of(columns, "successes", 0, MOST_TRIALS))
+        wrong = np.flatnonzero(successes > trials)
         if len(wrong):
-            raise DataError(
-                f"{columns.path}: {columns.places[wrong[0]]}: expected 0 <= successes <= trials, trials > 0"
-            )
+            at = int(wrong[0])
+            raise wrong_cell(columns, "successes", at, f"at most as many as the row's {trials[at]:.0f} trials")
         return successes, trials
-    outcomes = _required(columns, "outcomes")
     successes, trials = np.empty(len(columns)), np.empty(len(columns))
-    for at, group in enumerate(outcomes):
-        values = (
-            np.asarray(group, dtype=np.float64) if isinstance(group, Sequence) and not isinstance(group, str) else None
-        )
-        if values is None or values.ndim != 1 or not len(values) or not ((values >= 0) & (values <= 1)).all():
-            raise DataError(
-                f"{columns.path}: column 'outcomes', {columns.places[at]}: expected a list of numbers in [0, 1]"
-            )
+    for at, group in enumerate(columns.values["outcomes"]):
+        values = list_of_numbers(group)
+        if values is None or not ((values >= 0) & (values <= 1)).all():
+            raise wrong_cell(columns, "outcomes", at, "a list of numbers in [0, 1]")
         successes[at], trials[at] = values.sum(), len(values)
     return successes, trials
 
 
-def _optional(columns: Columns, name: str) -> list[Any]:
-    return columns.values.get(name, [None] * len(columns))
+def _choices(columns: Columns, name: str, choices: Sequence[str]) -> Sequence[str | None]:
+    return choices_of(columns, name, choices) if name in columns.values else [None] * len(columns)

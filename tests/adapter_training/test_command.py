@@ -114,7 +114,14 @@ def test_an_adapter_that_carries_nothing_over_says_so(tmp_path: Path, train_adap
         (["--held-out-models", ","], "--held-out-models", 2),
         (["--held-out-models", "4"], "between 1 and 3", 1),
         (["--held-out-questions", "1"], "--held-out-questions", 2),
+        (["--held-out-models", "9" * 5000], "too many digits", 2),
         (["--learning-rate", "nan"], "finite", 2),
+        (["--learning-rate", "1e300"], "--learning-rate", 2),
+        (["--seed", "9" * 25], "--seed", 2),
+        (["--epochs", "9" * 400], "--epochs", 2),
+        (["--threads", "9" * 25], "--threads", 2),
+        (["--device", "tpu9"], "torch cannot compute on 'tpu9'", 2),
+        (["--device", "meta"], "torch cannot compute on 'meta'", 2),
         (["--embedding", "nothing"], "--embedding", 2),
         (["--output", "/nowhere/at/all"], "no directory", 2),
     ],
@@ -148,6 +155,16 @@ def test_files_that_cannot_train(tmp_path: Path, rates: Path, train_adapter: Tra
     result = train_adapter("--data", texts, *output, "--encoder", "none")
     assert result.exit_code == 1
     assert "without texts and an encoder" in result.output
+
+
+def test_why_models_are_left_out_is_told(tmp_path: Path, train_adapter: Train) -> None:
+    path = tmp_path / "rates.jsonl"
+    rows = [{"n": 8, "embedding": [i, 1, i % 7], "a": i % 9 / 8, **({"b": 0.5} if i < 30 else {})} for i in range(64)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = train_adapter("--data", path, "--output", tmp_path / "a")
+    assert result.exit_code == 1
+    assert "expected pass rates of at least two models" in result.output
+    assert "models with pass rates of fewer than 32 questions were left out: b" in result.output
 
 
 @pytest.mark.slow

@@ -39,7 +39,13 @@ def test_no_model_that_varies() -> None:
     rates = np.ones((100, 2))
     rates[:, 1] = np.nan
     rates[:10, 1] = np.linspace(0, 1, 10)
-    refused("no model has pass rates that differ", rates=rates)
+    refused("fewer than 32 questions: 'b'; models whose pass rates hardly differ between questions: 'a'", rates=rates)
+
+
+def test_models_that_vary_on_too_few_questions_each() -> None:
+    rates = np.full((100, 2), np.nan)
+    rates[:30, 0] = rates[50:80, 1] = np.linspace(0, 1, 30)
+    refused("no model can be trained on or judged with: .* fewer than 32 questions: 'a', 'b'$", rates=rates)
 
 
 def test_models_without_variation_or_measurements_are_left_out() -> None:

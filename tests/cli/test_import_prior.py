@@ -105,6 +105,14 @@ def test_models_are_chosen_or_put_together(invoke: Invoke, service: InProcessSer
     assert "no column 'q'" in wrong.stderr
 
 
+def test_a_model_that_is_not_asked_for_may_be_wrong(invoke: Invoke, service: InProcessService, tmp_path: Path) -> None:
+    data = _file(tmp_path / "rates.csv", "id,n,m,o", "a,8,0.25,0.5", "b,8,0.75,n/a")
+    result = invoke("import-prior", "run", "--data", data, "--model", "m", "--target", service.address)
+    assert result.exit_code == 0
+    assert "were left out: 'o'" in result.stdout
+    assert _priors(service.client("run"))[:2] == [(0.25, 8), (0.75, 8)]
+
+
 def test_an_import_that_belongs_to_a_step_is_rewound(invoke: Invoke, service: InProcessService, tmp_path: Path) -> None:
     data = _file(tmp_path / "rates.csv", "id,m", "a,0.25", "b,0.75")
     result = invoke("import-prior", "run", "--data", data, "--step", 5, "--trials", 8, "--target", service.address)
@@ -134,6 +142,9 @@ def test_nothing_that_matches_is_a_failure(invoke: Invoke, service: InProcessSer
         (["id,m", "x,0.5"], ["--by", "text"], 2, "no column of texts"),
         (["id,m", "x,50"], ["--model", "m"], 1, "divide percentages by 100"),
         (["id,m", "x,0.5"], ["--step", "-1"], 2, "--step"),
+        (["id,m", "x,0.5"], ["--step", "9" * 23], 2, "--step"),
+        (["id,m,o", "x,0.5,1", "y,1,1.2"], [], 1, "column 'o', line 3: expected a pass rate in [0, 1]; got '1.2'"),
+        (["id,m,o", "x,0.5,1", "y,1,n/a"], ["--model", "o"], 1, "column 'o', line 3: expected a pass rate in [0, 1]"),
     ],
 )
 def test_files_that_are_of_no_use(

@@ -130,6 +130,28 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert "Traceback" not in result.stderr
 
 
+def test_only_models_that_matter_must_be_without_error(evaluate: Evaluate, write: Write) -> None:
+    columns = made_up()
+    columns["spoilt"] = [1.2, *columns["policy"][1:]]
+    data = write(columns)
+    chosen = evaluate("--data", data, *QUICK, "--model", "policy", "--prior-model", "other")
+    assert chosen.exit_code == 0, chosen.stderr
+    assert "were left out: 'spoilt'" in chosen.stdout
+    for options in (
+        (),
+        ("--model", "policy", "--prior-model", "others"),
+        ("--model", "policy", "--prior-model", "spoilt"),
+    ):
+        result = evaluate("--data", data, *QUICK, *options)
+        assert result.exit_code == 1
+        assert "column 'spoilt', row 1: expected a pass rate in [0, 1]; got 1.2" in result.stderr
+
+
+def test_the_most_trials_can_be_drawn_from(evaluate: Evaluate, write: Write) -> None:
+    result = evaluate("--data", write({**made_up(), "n": [100_000_000] * 160}), *QUICK)
+    assert result.exit_code == 0, result.stderr
+
+
 @pytest.mark.parametrize("count", [0, 1, 9])
 def test_too_few_questions_are_refused(evaluate: Evaluate, write: Write, count: int) -> None:
     columns = made_up(12)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from selector.evaluation.errors import DataError, OptionError
@@ -97,6 +100,78 @@ def test_columns_that_are_no_rates_are_named(write: Write) -> None:
     assert table.notes == ("columns that are not pass rates in [0, 1] were left out: 'tokens', 'author'",)
 
 
+@pytest.mark.parametrize("name", ["data.csv", "data.jsonl"])
+@pytest.mark.parametrize("value", [1.2, -0.1, "n/a", 55])
+def test_one_wrong_value_does_not_cost_a_column_of_rates(write: Write, name: str, value: object) -> None:
+    """The other model alone would be an answer to another question."""
+    columns = made_up(6)
+    columns["policy"][3] = value
+    path = write(columns, name)
+    row = "line 5" if name.endswith("csv") else "line 4"
+    with pytest.raises(DataError) as raised:
+        read_rates(path, ColumnNames())
+    shown = repr(str(value)) if name.endswith("csv") else repr(value)
+    assert str(raised.value) == f"{path}: column 'policy', {row}: expected a pass rate in [0, 1]; got {shown}"
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([1.0, 0.5, "x", "y"], "error"),
+        ([1.0, None, "x", None], "error"),
+        ([1.0, "w", "x", "y"], "left out"),
+        ([0.0, 2.0, 3.0, 4.0], "left out"),
+        ([None, None, "x", None], "left out"),
+        ([None, None, None, 0.5], "a model"),
+    ],
+)
+def test_what_most_values_are_decides_what_a_column_is(write: Write, values: list[Any], found: str) -> None:
+    path = write({**made_up(4), "doubtful": values}, "data.jsonl")
+    if found == "error":
+        with pytest.raises(DataError, match="column 'doubtful', line"):
+            read_rates(path, ColumnNames())
+        return
+    table = read_rates(path, ColumnNames())
+    assert ("doubtful" in table.models) == (found == "a model")
+    assert any("'doubtful'" in note and "left out" in note for note in table.notes) == (found == "left out")
+
+
+def test_models_that_nobody_needs_may_be_wrong(write: Write) -> None:
+    columns = made_up(4)
+    columns["policy"][3] = 1.2
+    path = write(columns)
+    table = read_rates(path, ColumnNames(models=("other",), needed=frozenset({"other"})))
+    assert list(table.models) == ["other"]
+    assert table.notes == ("columns that are not pass rates in [0, 1] were left out: 'policy'",)
+    with pytest.raises(DataError, match="'policy', row 4"):
+        read_rates(path, ColumnNames(models=("other",), needed=frozenset({"other", "policy"})))
+
+
+@pytest.mark.parametrize(
+    ("rates", "percentages"),
+    [([0.0, 0.0, 0.0, 75.0], True), ([0.5, 1.0, 0.25, 1.2], False), ([0.5, 1.0, 0.25, 50.0], False)],
+)
+def test_only_percentages_are_to_be_divided(write: Write, rates: list[float], percentages: bool) -> None:
+    with pytest.raises(DataError, match="'rate', row 4: expected a pass rate") as raised:
+        read_rates(write({"rate": rates, "n": [4] * 4}), ColumnNames())
+    assert ("divide percentages by 100" in str(raised.value)) == percentages
+
+
+def test_decimals_are_numbers(write: Write) -> None:
+    columns = {
+        "id": [Decimal("1.5"), Decimal("2.5")],
+        "rate": [Decimal("0.25"), None],
+        "n": [Decimal(8), Decimal(4)],
+        "embedding": [[Decimal("0.5"), Decimal(2)], [Decimal(1), Decimal(3)]],
+    }
+    table = read_rates(write(columns), ColumnNames())
+    np.testing.assert_array_equal(table.models["rate"].rate, [0.25, np.nan])
+    assert table.models["rate"].trials.tolist() == [8.0, 0.0]
+    assert table.embeddings is not None
+    assert table.embeddings.tolist() == [[0.5, 2.0], [1.0, 3.0]]
+    assert table.ids == ("1.5", "2.5")
+
+
 _GOOD: dict[str, list[Any]] = {"id": ["a", "b", "c"], "text": ["x", "y", "z"], "rate": [0.5, 1.0, 0.0], "n": [2, 2, 2]}
 
 
@@ -106,19 +181,22 @@ _GOOD: dict[str, list[Any]] = {"id": ["a", "b", "c"], "text": ["x", "y", "z"], "
         ({"id": ["a", "b", "a"]}, {}, "'id': row 1 and row 3 have the same id 'a'"),
         ({"id": ["a", None, "c"]}, {}, "'id', row 2: expected an id"),
         (
-            {"rate": [0.5, 50.0, 1.0]},
+            {"rate": [0.5, 50.0, 75.0]},
             {"models": ("rate",)},
-            "'rate', row 2: expected a pass rate in [0, 1]; got 50; divide",
+            "'rate', row 2: expected a pass rate in [0, 1]; got 50.0; 'rate' reaches 75: divide percentages by 100",
         ),
         ({"rate": [0.5, -0.5, 1.0]}, {"models": ("rate",)}, "'rate', row 2: expected a pass rate in [0, 1]; got -0.5"),
-        ({"rate": ["a", "b", "c"]}, {"models": ("rate",)}, "'rate', row 1: expected a number; got 'a'"),
+        ({"rate": ["a", "b", "c"]}, {"models": ("rate",)}, "'rate', row 1: expected a pass rate in [0, 1]; got 'a'"),
         ({"rate": [50.0, 60.0, 70.0]}, {}, "no column of pass rates"),
         ({"rate": [50.0, 0.0, 100.0]}, {}, "'rate' reaches 100: divide percentages by 100"),
         ({"rate": [None, None, None]}, {}, "no column of pass rates"),
         ({"n": [2, 0, 2]}, {}, "row 2: 'rate' has a pass rate but no trials"),
         ({"n": [2, None, 2]}, {}, "row 2: 'rate' has a pass rate but no trials"),
-        ({"n": [2.0, 2.5, 2.0]}, {}, "'n', row 2: expected a number of trials; got 2.5"),
-        ({"n": [2, 2, -1]}, {}, "'n', row 3: expected a number of trials; got -1"),
+        ({"n": [2.0, 2.5, 2.0]}, {}, "'n', row 2: expected a whole number in [0, 100000000]; got 2.5"),
+        ({"n": [2, 10**18, 2]}, {}, "'n', row 2: expected a whole number in [0, 100000000]; got 1000000000000000000"),
+        ({"n": [2.0, 2.0, 1e300]}, {}, "'n', row 3: expected a whole number in [0, 100000000]; got 1e+300"),
+        ({"id": [["a"], ["b"], ["c"]]}, {}, "'id', row 1: expected an id; got ['a']"),
+        ({"n": [2, 2, -1]}, {}, "'n', row 3: expected a whole number in [0, 100000000]; got -1"),
         ({"text": [["x"], ["y"], ["z"]]}, {}, "'text', row 1: expected text; got ['x']"),
         ({"embedding": [[1.0, 2.0], [1.0], [1.0, 2.0]]}, {}, "'embedding', row 2: expected 2 numbers"),
         ({"embedding": [[1.0], [float("nan")], [1.0]]}, {}, "'embedding', row 2: expected finite numbers"),
@@ -134,6 +212,70 @@ def test_wrong_values_are_refused(
         read_rates(path, ColumnNames(**names))
     assert str(raised.value).startswith(str(path))
     assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("cell", "column", "expected"),
+    [
+        ("9" * 400, "rate", "a pass rate in [0, 1]; got 9999"),
+        ("-" + "9" * 400, "rate", "a pass rate in [0, 1]; got -9999"),
+        ("9" * 400, "n", "a whole number in [0, 100000000]; got 9999"),
+        (f"[1, {'9' * 400}]", "embedding", "finite numbers"),
+        (f'[1, {"9" * 400}, "x"]', "embedding", "a list of numbers; got [1, 9999"),
+        ("[" * 500 + "]" * 500, "text", "text; got [[["),
+        ("[" * 500 + "]" * 500, "embedding", "a list of numbers; got [[["),
+        ('"a\\ud800b"', "text", "whole characters; got \\ud800"),
+        ('"\\uDFFF"', "id", "whole characters; got \\udfff"),
+        ('[{"content": "\\ud800"}]', "text", "whole characters; got \\ud800"),
+    ],
+)
+def test_json_that_python_can_read_but_not_use(tmp_path: Path, cell: str, column: str, expected: str) -> None:
+    path = tmp_path / "data.jsonl"
+    good = {"id": '"a"', "text": '"b"', "rate": "0.5", "n": "2", "embedding": "[1, 2]"}
+    bad = {**good, "id": '"b"', column: cell}
+    rows = [", ".join(f'"{name}": {value}' for name, value in row.items()) for row in (good, bad)]
+    path.write_text("".join(f"{{{row}}}\n" for row in rows), encoding="utf-8")
+    with pytest.raises(DataError) as raised:
+        read_rates(path, ColumnNames())
+    assert str(raised.value).startswith(f"{path}: column '{column}', line 2: expected {expected}")
+    assert str(raised.value).isprintable() and len(str(raised.value)) < len(str(path)) + 200
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 1], dtype=np.int32)), pa.py_buffer(b"\xff")),
+        pa.array([2**62], pa.timestamp("us")),
+    ],
+    ids=["no UTF-8", "no date"],
+)
+def test_parquet_that_python_cannot_read(tmp_path: Path, column: pa.Array) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"rate": [0.5], "odd": column}), path)
+    with pytest.raises(DataError, match="column 'odd': not readable"):
+        read_rates(path, ColumnNames())
+
+
+def test_names_of_columns_are_whole_characters(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"rate": 0.5, "\\ud800": 0.5}\n', encoding="utf-8")
+    with pytest.raises(DataError, match="line 1: expected whole characters"):
+        read_rates(path, ColumnNames())
+
+
+def test_escaped_pairs_are_whole_characters(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "\\ud83d\\ude00", "rate": 0.5, "n": 2}\n', encoding="utf-8")
+    assert read_rates(path, ColumnNames()).texts == ("\U0001f600",)
+
+
+@pytest.mark.parametrize("trials", ["100000001", "9" * 20, "9" * 5000])
+def test_more_trials_than_anybody_can_run(write: Write, trials: str) -> None:
+    path = write({"rate": [0.5, 1.0]})
+    with pytest.raises(OptionError, match="expected at most 100000000") as raised:
+        read_rates(path, ColumnNames(trials=trials))
+    assert raised.value.option == "--trials"
+    assert read_rates(path, ColumnNames(trials="100000000")).models["rate"].trials.tolist() == [1e8, 1e8]
 
 
 def test_rates_of_unknown_precision_need_trials(write: Write) -> None:
@@ -155,6 +297,12 @@ def test_rates_of_unknown_precision_need_trials(write: Write) -> None:
         ("d.jsonl", '{"rate": 0.5}\n{"rate": \n', "line 2: not valid JSON"),
         ("d.jsonl", '{"rate": 0.5}\n[1]\n', "line 2: expected an object; got list"),
         ("d.jsonl", "\n\n", "no rows"),
+        (
+            "d.jsonl",
+            '{"rate": 0.5}\n{"x": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            "line 2: lists or objects are nested",
+        ),
+        ("d.jsonl", '{"rate": ' + "9" * 5000 + "}", "line 1: a number has too many digits"),
         ("d.parquet", "nothing of the kind", "not a readable parquet file"),
         ("d.xlsx", "x", "expected a file ending in one of .parquet"),
     ],

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clients.names import short_names
 from selector.evaluation.errors import DataError
 from selector.evaluation.prequential import history
-from selector.evaluation.replay_log import read_replay_log
+from selector.evaluation.replay_log import ARMS, PURPOSES, read_replay_log
+from selector.v1 import selector_service_pb2 as pb
 
 # (prompt, step, outcomes, purpose, arm), as acknowledged.
 ROWS: list[tuple[str, int, list[float], str, str | None]] = [
@@ -104,6 +106,23 @@ def test_counts_may_stand_for_outcomes(tmp_path: Path) -> None:
         ({"outcomes": [[1.0]] * 7 + [[]]}, "'outcomes', row 8: expected a list of numbers"),
         ({"outcomes": [[1.0], [2.0]] + [[1.0]] * 6}, "'outcomes', row 2: expected a list of numbers"),
         (
+            {"step": [0, 0, 0, 4, 4, 20, 39, -1]},
+            "'step', row 8: expected a whole number in [0, 9007199254740991]; got -1",
+        ),
+        (
+            {"step": [0, 0, 0, 4, 4, 1.5, 39, 10]},
+            "'step', row 6: expected a whole number in [0, 9007199254740991]; got",
+        ),
+        ({"step": [0, 0, 0, 4, 4, 20, 39, float("inf")]}, "'step', row 8: expected a whole number"),
+        ({"step": [0, 0, 0, 4, 4, 20, 39, 2.0**53]}, "'step', row 8: expected a whole number"),
+        ({"arm": ["TARGETED"] * 7 + ["X"]}, "'arm', row 8: expected one of TARGETED, UNIFORM, REVIEW; got 'X'"),
+        ({"purpose": ["X"] + ["TRAIN"] * 7}, "'purpose', row 1: expected one of TRAIN, REFERENCE; got 'X'"),
+        (
+            {"predicted_difficulty": [0.5] * 7 + [1.5]},
+            "'predicted_difficulty', row 8: expected a number in [0, 1]; got",
+        ),
+        ({"prompt_id": ["a"] * 7 + [""]}, "'prompt_id', row 8: expected an id; got nothing"),
+        (
             {"outcomes": [[1.0], [float("nan")]] + [[1.0]] * 6},
             "'outcomes', row 2: expected a list of numbers",
         ),
@@ -114,6 +133,59 @@ def test_wrong_exports_are_refused(tmp_path: Path, changed: dict[str, list[Any] 
     with pytest.raises(DataError) as raised:
         read_replay_log(_write(tmp_path, columns))
     assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"prior_rate": [0.5, 2.0]}, "'prior_rate', row 2: expected a number in [0, 1]; got 2.0"),
+        ({"prior_trials": [4, -3]}, "'prior_trials', row 2: expected a whole number in [0, 2147483647]; got -3"),
+        ({"prior_trials": [4.0, 2.5]}, "'prior_trials', row 2: expected a whole number"),
+        ({"prior_trials": [4, None]}, "'prior_trials', row 2: expected the trials behind the row's prior_rate"),
+        ({"prior_trials": [4, 0]}, "'prior_trials', row 2: expected the trials behind the row's prior_rate; got 0"),
+        ({"prior_trials": None}, "expected a column 'prior_trials'"),
+        ({"prompt_id": ["a", "a"]}, "'prompt_id': row 1 and row 2 have the same id 'a'"),
+    ],
+)
+def test_wrong_prompts_are_refused(tmp_path: Path, changed: dict[str, list[Any] | None], expected: str) -> None:
+    good: dict[str, list[Any] | None] = {"prompt_id": ["a", "b"], "prior_rate": [0.5, 0.25], "prior_trials": [4, 8]}
+    prompts = {name: values for name, values in {**good, **changed}.items() if values is not None}
+    with pytest.raises(DataError) as raised:
+        read_replay_log(_write(tmp_path, _columns(), prompts))
+    assert str(raised.value).startswith(str(tmp_path / "prompts.parquet"))
+    assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("step", "9" * 400, "a whole number in [0, 9007199254740991]; got 9999"),
+        ("step", "Infinity", "a whole number"),
+        ("step", "NaN", "a value"),
+        ("successes", "5", "at most as many as the row's 4 trials; got 5"),
+        ("successes", "9" * 400, "a number in"),
+        ("trials", "9" * 400, "a whole number in [1, 100000000]; got 9999"),
+        ("trials", "0", "a whole number in [1, 100000000]; got 0"),
+        ("outcomes", f"[1, {'9' * 400}]", "a list of numbers in [0, 1]; got [1, 9999"),
+        ("outcomes", '["a"]', "a list of numbers in [0, 1]; got ['a']"),
+        ("outcomes", "1", "a list of numbers in [0, 1]; got 1"),
+    ],
+)
+def test_wrong_lines_of_an_own_log_are_refused(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    path = tmp_path / "log.jsonl"
+    good = {"prompt_id": '"a"', "step": "1", "successes": "2", "trials": "4"}
+    if name == "outcomes":
+        good = {"prompt_id": '"a"', "step": "1", "outcomes": "[1, 0]"}
+    rows = [", ".join(f'"{key}": {cell}' for key, cell in row.items()) for row in (good, {**good, name: value})]
+    path.write_text("".join(f"{{{row}}}\n" for row in rows), encoding="utf-8")
+    with pytest.raises(DataError) as raised:
+        read_replay_log(path)
+    assert str(raised.value).startswith(f"{path}: column '{name}', line 2: expected {expected}")
+
+
+def test_every_arm_and_purpose_of_an_export_is_known() -> None:
+    for known, enum in ((ARMS, pb.Arm.DESCRIPTOR), (PURPOSES, pb.Purpose.DESCRIPTOR)):
+        assert {*known} == {*short_names(enum)} - {"UNSPECIFIED"}
 
 
 def test_a_directory_without_an_export_is_refused(tmp_path: Path) -> None:
