@@ -19,6 +19,7 @@ from clients.connection import (
     call_metadata,
     channel_options,
     health_method,
+    seconds,
 )
 from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
 from clients.operations import Call, Operation, Shard, request_id_of
@@ -329,7 +330,7 @@ class AsyncSelectorClient:
         await self.close()
 
     def _timeout(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else timeout_s
+        return seconds(self._timeout_s if timeout_s is None else timeout_s)
 
     async def _run(self, operation: Operation[T], timeout_s: float | None) -> T:
         deadline = self._clock() + self._timeout(timeout_s)

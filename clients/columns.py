@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from clients.messages import array_of, build, shown
+from selector.v1 import replay_service_pb2
+
 OPAQUE = "bytes"
 
 
@@ -73,13 +76,13 @@ def make_column(content: Any, rollouts: int, path: str) -> Column:
     if isinstance(content, (bytes, bytearray, memoryview)):
         return Column(OPAQUE, (len(bytes(content)),), bytes(content))
     if not isinstance(content, (list, tuple)):
-        return _array_column(np.asarray(content), (), path)
+        return _array_column(array_of(content, path, "an array"), (), path)
     if len(content) != rollouts:
         raise ValueError(f"{path}: expected one entry per rollout ({rollouts}), got {len(content)}")
     if all(isinstance(part, (bytes, bytearray)) for part in content):
         data = b"".join(content)
         return Column(OPAQUE, (len(data),), data, tuple(len(part) for part in content))
-    parts = [np.asarray(part) for part in content]
+    parts = [array_of(part, f"{path}[{index}]", "an array") for index, part in enumerate(content)]
     _check_parts(parts, path)
     return _array_column(np.concatenate(parts), tuple(len(part) for part in parts), path)
 
@@ -90,6 +93,10 @@ def check_column(column: Column, rollouts: int, path: str) -> None:
     Raises:
         ValueError: names ``path``, what was expected and what was got.
     """
+    # Columns may be made by hand, and their content is not looked into again.
+    build(replay_service_pb2.Column, path, dtype=column.dtype, shape=column.shape, lengths=column.lengths)
+    if not isinstance(column.data, bytes):
+        raise ValueError(f"{path}.data: expected bytes, got {shown(column.data)}")
     if column.lengths and len(column.lengths) != rollouts:
         raise ValueError(f"{path}.lengths: expected one per rollout ({rollouts}), got {len(column.lengths)}")
     if not column.lengths:

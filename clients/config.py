@@ -8,11 +8,12 @@ any case, and None leaves a field unset::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import Message
 
+from clients.messages import converted, listed, shown
 from clients.names import did_you_mean, enum_number
 from selector.v1 import run_pb2
 
@@ -36,17 +37,17 @@ def _fill(message: Any, values: Any, path: str) -> None:
         message.CopyFrom(values)
         return
     if not isinstance(values, Mapping):
-        raise ValueError(f"{path}: expected a mapping of fields, got {values!r}")
+        raise ValueError(f"{path}: expected a mapping of fields, got {shown(values)}")
     # An empty mapping still says that the section is there.
     message.SetInParent()
     fields = message.DESCRIPTOR.fields_by_name
+    known = list(fields)
     for key, value in values.items():
-        where = f"{path}.{key}"
-        if key not in fields:
-            known = list(fields)
+        if not isinstance(key, str) or key not in known:
+            where = f"{path}.{key}" if isinstance(key, str) and key.isprintable() else f"{path}[{shown(key)}]"
             raise ValueError(f"{where}: no such field{did_you_mean(str(key), known)}; known: {', '.join(known)}")
         if value is not None:
-            _set(message, fields[key], value, where)
+            _set(message, fields[key], value, f"{path}.{key}")
 
 
 def _set(message: Any, field: Any, value: Any, path: str) -> None:
@@ -55,19 +56,10 @@ def _set(message: Any, field: Any, value: Any, path: str) -> None:
         _fill(current, value, path)
     elif field.enum_type is not None:
         setattr(message, field.name, enum_number(field.enum_type, value, path))
-    elif not isinstance(current, (bool, int, float, str)):
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise ValueError(f"{path}: expected a list, got {value!r}")
-        try:
-            current.extend(float(item) for item in value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: expected a list of numbers, got {value!r}") from error
+    elif isinstance(current, (bool, int, float, str)):
+        setattr(message, field.name, converted(type(message), field.name, value, path))
     else:
-        expected = type(current)
-        # protobuf would take True for 1 and 1 for True.
-        if isinstance(value, bool) != (expected is bool):
-            raise ValueError(f"{path}: expected {expected.__name__}, got {value!r}")
-        try:
-            setattr(message, field.name, value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: expected {expected.__name__}, got {value!r}") from error
+        numbers = listed(value, path, "numbers")
+        current.extend(
+            converted(type(message), field.name, number, f"{path}[{index}]") for index, number in enumerate(numbers)
+        )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 from typing import Any
+
+from clients.messages import number, shown
 
 LOGGER = logging.getLogger("selector.client")
 
@@ -30,8 +33,12 @@ def call_metadata(token: str | None, target: str, encrypted: bool) -> tuple[tupl
     Raises:
         ValueError: the token cannot be sent; gRPC would show it in the error of every call.
     """
+    if not isinstance(target, str):
+        raise ValueError(f"target: expected host:port as text, got {shown(target)}")
     if token is None:
         return ()
+    if not isinstance(token, str):
+        raise ValueError(f"token: expected text, got {type(token).__name__}")
     # Of a file that was read, the end of the line often comes along.
     token = token.strip()
     if not token or not all("!" <= character <= "~" for character in token):
@@ -39,6 +46,18 @@ def call_metadata(token: str | None, target: str, encrypted: bool) -> tuple[tupl
     if not encrypted and not _is_local(target):
         LOGGER.warning("the bearer token travels unencrypted to %s; pass tls=", target)
     return (("authorization", f"Bearer {token}"),)
+
+
+def seconds(value: float) -> float:
+    """A deadline of a method in seconds; one that has passed is allowed.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    timeout_s = number(value, "timeout_s")
+    if math.isnan(timeout_s):
+        raise ValueError("timeout_s: expected seconds, got nan")
+    return timeout_s
 
 
 def _is_local(target: str) -> bool:

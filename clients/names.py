@@ -8,6 +8,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
+from clients.messages import shown
+
 _ZERO = "UNSPECIFIED"
 
 
@@ -41,7 +43,7 @@ def enum_number(descriptor: Any, value: str | int, path: str) -> Any:
         if name in names:
             return names[name]
     allowed = [name for name in names if name != _ZERO]
-    raise ValueError(f"{path}: expected one of {', '.join(allowed)}, got {value!r}{did_you_mean(str(value), allowed)}")
+    raise ValueError(f"{path}: expected one of {', '.join(allowed)}, got {shown(value)}{_near(value, allowed)}")
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -49,6 +51,10 @@ def did_you_mean(word: str, known: list[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), by_lower, n=2)
     return f" (did you mean {' or '.join(repr(by_lower[name]) for name in near)}?)" if near else ""
+
+
+def _near(value: Any, known: list[str]) -> str:
+    return did_you_mean(value, known) if isinstance(value, str) else ""
 
 
 def _prefix(descriptor: Any) -> str:

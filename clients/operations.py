@@ -18,6 +18,7 @@ from clients import results
 from clients.config import run_config
 from clients.decoding import decode
 from clients.errors import MalformedAnswer
+from clients.messages import array_of, build, converted, listed, shown
 from clients.names import enum_number, short_name
 from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, prompt_stream, rate_and_trials, rollout_stream
@@ -85,13 +86,13 @@ def create_run(
     run_id: str, config: Mapping[str, Any] | run_pb2.RunConfig | None, request_id: str
 ) -> Operation[results.RunCreated]:
     """CreateRun."""
-    request = selector_pb.CreateRunRequest(run_id=run_id, config=run_config(config), request_id=request_id)
+    request = build(selector_pb.CreateRunRequest, run_id=run_id, config=run_config(config), request_id=request_id)
     return decode(results.RunCreated, (yield Call("CreateRun", request)))
 
 
 def get_run(run_id: str) -> Operation[results.RunInfo]:
     """GetRun."""
-    response = yield Call("GetRun", selector_pb.GetRunRequest(run_id=run_id))
+    response = yield Call("GetRun", build(selector_pb.GetRunRequest, run_id=run_id))
     return decode(results.RunInfo, response.run)
 
 
@@ -109,19 +110,19 @@ def list_runs() -> Operation[list[results.RunInfo]]:
 
 def delete_run(run_id: str, request_id: str) -> Operation[None]:
     """DeleteRun."""
-    yield Call("DeleteRun", selector_pb.DeleteRunRequest(run_id=run_id, request_id=request_id))
+    yield Call("DeleteRun", build(selector_pb.DeleteRunRequest, run_id=run_id, request_id=request_id))
 
 
 def fork(run_id: str, new_run_id: str, step: int, request_id: str) -> Operation[results.RunInfo]:
     """ForkRun."""
-    request = selector_pb.ForkRunRequest(run_id=run_id, new_run_id=new_run_id, step=step, request_id=request_id)
+    request = build(selector_pb.ForkRunRequest, run_id=run_id, new_run_id=new_run_id, step=step, request_id=request_id)
     response = yield Call("ForkRun", request)
     return decode(results.RunInfo, response.run)
 
 
 def rewind(run_id: str, step: int, request_id: str) -> Operation[results.Rewound]:
     """RewindRun."""
-    request = selector_pb.RewindRunRequest(run_id=run_id, step=step, request_id=request_id)
+    request = build(selector_pb.RewindRunRequest, run_id=run_id, step=step, request_id=request_id)
     return decode(results.Rewound, (yield Call("RewindRun", request)))
 
 
@@ -137,7 +138,7 @@ def register_prompts(
     request_id: str,
 ) -> Operation[results.Registered]:
     """RegisterPrompts."""
-    header = selector_pb.RegisterPromptsRequest(run_id=run_id, replace=replace, request_id=request_id)
+    header = build(selector_pb.RegisterPromptsRequest, run_id=run_id, replace=replace, request_id=request_id)
     stream = prompt_stream(header, prompt_ids, texts, embeddings, domains, priors, token_counts)
     return decode(results.Registered, (yield Call("RegisterPrompts", stream)))
 
@@ -146,21 +147,20 @@ def import_priors(
     run_id: str, priors: Mapping[str, Prior], step: int | None, request_id: str
 ) -> Operation[results.PriorsImported]:
     """ImportPriors, in parts that fit into messages; no priors need no call."""
-    if not isinstance(priors, Mapping):
-        raise ValueError(f"priors: expected a mapping prompt id -> prior; got {type(priors).__name__}")
+    _mapping(priors, "priors", "prompt id -> prior")
+    header = build(selector_pb.ImportPriorsRequest, run_id=run_id, request_id=request_id, step=step)
     messages = []
     for prompt_id, prior in priors.items():
-        rate, trials = (0.0, 0) if prior is None else rate_and_trials(prior, f"priors[{prompt_id!r}]")
-        messages.append(selector_pb.ImportedPrior(prompt_id=prompt_id, pass_rate=rate, trials=trials))
+        where = f"priors[{shown(prompt_id)}]"
+        rate, trials = (0.0, 0) if prior is None else rate_and_trials(prior, where)
+        messages.append(build(selector_pb.ImportedPrior, where, prompt_id=prompt_id, pass_rate=rate, trials=trials))
     parts: list[results.PriorsImported] = []
     for start in range(0, len(messages), _PRIORS_PER_CALL):
-        request = selector_pb.ImportPriorsRequest(
-            run_id=run_id,
+        request = selector_pb.ImportPriorsRequest(priors=messages[start : start + _PRIORS_PER_CALL])
+        request.MergeFrom(header)
+        if start and request_id:
             # Every part is a request of its own.
-            request_id=f"{request_id}+{start}" if start and request_id else request_id,
-            step=step,
-            priors=messages[start : start + _PRIORS_PER_CALL],
-        )
+            request.request_id = f"{request_id}+{start}"
         parts.append(decode(results.PriorsImported, (yield Call("ImportPriors", request))))
     return results.PriorsImported(
         imported=sum(part.imported for part in parts),
@@ -171,8 +171,11 @@ def import_priors(
 
 def retire_prompts(run_id: str, prompt_ids: Iterable[str], request_id: str) -> Operation[results.Retired]:
     """RetirePrompts."""
-    request = selector_pb.RetirePromptsRequest(
-        run_id=run_id, prompt_ids=_ids(prompt_ids, "prompt_ids"), request_id=request_id
+    request = build(
+        selector_pb.RetirePromptsRequest,
+        run_id=run_id,
+        prompt_ids=_ids(prompt_ids, "prompt_ids"),
+        request_id=request_id,
     )
     return decode(results.Retired, (yield Call("RetirePrompts", request)))
 
@@ -189,7 +192,8 @@ def select_batch(
     request_id: str,
 ) -> Operation[results.Selection]:
     """SelectBatch."""
-    request = selector_pb.SelectBatchRequest(
+    request = build(
+        selector_pb.SelectBatchRequest,
         run_id=run_id,
         step=step,
         round=round,
@@ -212,29 +216,21 @@ def report_outcomes(
     request_id: str,
 ) -> Operation[results.OutcomesReported]:
     """ReportOutcomes; nothing to report needs no call."""
-    if not isinstance(outcomes, Mapping):
-        raise ValueError(f"outcomes: expected a mapping prompt id -> outcomes; got {type(outcomes).__name__}")
-    statuses = statuses or {}
+    _mapping(outcomes, "outcomes", "prompt id -> outcomes")
+    statuses = _mapping({} if statuses is None else statuses, "statuses", "prompt id -> statuses")
     for prompt_id in statuses:
         if prompt_id not in outcomes:
-            raise ValueError(f"statuses[{prompt_id!r}]: expected only prompts with outcomes")
-    if not outcomes:
-        return results.OutcomesReported()
-    enum = selector_pb.RolloutStatus.DESCRIPTOR
-    request = selector_pb.ReportOutcomesRequest(
+            raise ValueError(f"statuses[{shown(prompt_id)}]: expected only prompts with outcomes")
+    request = build(
+        selector_pb.ReportOutcomesRequest,
         run_id=run_id,
         step=step,
         purpose=_purpose(purpose),
         request_id=request_id,
-        outcomes=[
-            selector_pb.PromptOutcomes(
-                prompt_id=prompt_id,
-                outcomes=_floats(values, f"outcomes[{prompt_id!r}]"),
-                statuses=[enum_number(enum, s, f"statuses[{prompt_id!r}]") for s in statuses.get(prompt_id, ())],
-            )
-            for prompt_id, values in outcomes.items()
-        ],
+        outcomes=[_outcomes_of(prompt_id, values, statuses.get(prompt_id)) for prompt_id, values in outcomes.items()],
     )
+    if not outcomes:
+        return results.OutcomesReported()
     return decode(results.OutcomesReported, (yield Call("ReportOutcomes", request)))
 
 
@@ -244,16 +240,17 @@ def predict_difficulty(run_id: str, prompt_ids: Iterable[str] | None) -> Operati
     if prompt_ids is None:
         token = ""
         while True:
-            request = selector_pb.PredictDifficultyRequest(run_id=run_id, page_token=token)
+            request = build(selector_pb.PredictDifficultyRequest, run_id=run_id, page_token=token)
             response = yield Call("PredictDifficulty", request)
             pages.append(_parallel(decode(results.Predictions, response)))
             token = _next_page(token, response)
             if not token:
                 break
     else:
-        ids = _ids(prompt_ids, "prompt_ids")
-        for start in range(0, len(ids), _IDS_PER_CALL):
-            chunk = ids[start : start + _IDS_PER_CALL]
+        # Of all ids, so that one that cannot be sent is found, and its place told, before the first call.
+        whole = build(selector_pb.PredictDifficultyRequest, run_id=run_id, prompt_ids=_ids(prompt_ids, "prompt_ids"))
+        for start in range(0, len(whole.prompt_ids), _IDS_PER_CALL):
+            chunk = whole.prompt_ids[start : start + _IDS_PER_CALL]
             request = selector_pb.PredictDifficultyRequest(run_id=run_id, prompt_ids=chunk)
             pages.append(_parallel(decode(results.Predictions, (yield Call("PredictDifficulty", request)))))
     return _joined(pages)
@@ -263,10 +260,12 @@ def push_rollouts(
     run_id: str, step: int, groups: Iterable[RolloutGroup], skip_refused: bool, request_id: str
 ) -> Operation[results.Pushed]:
     """PushRollouts; no groups need no call."""
-    groups = list(groups)
+    groups = listed(groups, "groups", "rollout groups")
+    header = build(
+        replay_pb.PushRolloutsRequest, run_id=run_id, step=step, request_id=request_id, skip_refused=skip_refused
+    )
     if not groups:
         return results.Pushed()
-    header = replay_pb.PushRolloutsRequest(run_id=run_id, step=step, request_id=request_id, skip_refused=skip_refused)
     return decode(results.Pushed, (yield Call("PushRollouts", rollout_stream(header, groups))))
 
 
@@ -283,9 +282,8 @@ def sample_rollouts(
     request_id: str,
 ) -> Operation[results.Sample]:
     """SampleRollouts; ``count=0``, which is what a selection asks for while the buffer is short, needs no call."""
-    if count == 0:
-        return results.Sample()
-    request = replay_pb.SampleRolloutsRequest(
+    request = build(
+        replay_pb.SampleRolloutsRequest,
         run_id=run_id,
         step=step,
         count=count,
@@ -297,6 +295,8 @@ def sample_rollouts(
         informative_only=informative_only,
         shard=_shard(shard),
     )
+    if request.count == 0:
+        return results.Sample()
     responses = yield Call("SampleRollouts", request)
     last = decode(_SampleEnd, responses[-1]) if responses else _SampleEnd(0, None, 0)
     return results.Sample(
@@ -327,7 +327,8 @@ def report_training(
     request_id: str,
 ) -> Operation[bool]:
     """ReportTraining; True if this request had been applied before."""
-    request = selector_pb.ReportTrainingRequest(
+    request = build(
+        selector_pb.ReportTrainingRequest,
         run_id=run_id,
         step=step,
         request_id=request_id,
@@ -336,12 +337,8 @@ def report_training(
         clip_fraction=clip_fraction,
         updates=updates,
         signals=[
-            selector_pb.Signal(
-                name=name,
-                prompt_ids=list(values),
-                values=_floats(list(values.values()), f"signals[{name!r}]"),
-            )
-            for name, values in (signals or {}).items()
+            _signal(name, values)
+            for name, values in _mapping({} if signals is None else signals, "signals", "name -> values").items()
         ],
     )
     response = yield Call("ReportTraining", request)
@@ -350,13 +347,13 @@ def report_training(
 
 def explain(run_id: str, prompt_id: str, limit: int) -> Operation[results.Explanation]:
     """ExplainPrompt."""
-    request = selector_pb.ExplainPromptRequest(run_id=run_id, prompt_id=prompt_id, limit=limit)
+    request = build(selector_pb.ExplainPromptRequest, run_id=run_id, prompt_id=prompt_id, limit=limit)
     return decode(results.Explanation, (yield Call("ExplainPrompt", request)))
 
 
 def quality(run_id: str) -> Operation[results.Quality]:
     """GetSelectionQuality."""
-    request = selector_pb.GetSelectionQualityRequest(run_id=run_id)
+    request = build(selector_pb.GetSelectionQualityRequest, run_id=run_id)
     return decode(results.Quality, (yield Call("GetSelectionQuality", request)))
 
 
@@ -369,8 +366,8 @@ def wait_ready() -> Operation[None]:
 
 def export_request(run_id: str, kind: str) -> selector_pb.ExportRunRequest:
     """ExportRun of ``"outcomes"``, ``"selections"`` or ``"prompts"``."""
-    return selector_pb.ExportRunRequest(
-        run_id=run_id, kind=enum_number(selector_pb.ExportKind.DESCRIPTOR, kind, "kind")
+    return build(
+        selector_pb.ExportRunRequest, run_id=run_id, kind=enum_number(selector_pb.ExportKind.DESCRIPTOR, kind, "kind")
     )
 
 
@@ -444,19 +441,57 @@ def _purpose(purpose: str) -> Any:
 
 
 def _shard(shard: Shard | None) -> selector_pb.Shard | None:
-    return None if shard is None else selector_pb.Shard(index=shard[0], count=shard[1])
+    if shard is None:
+        return None
+    if not isinstance(shard, (tuple, list, np.ndarray)) or len(shard) != 2:
+        raise ValueError(f"shard: expected (index, count), got {shown(shard)}")
+    return build(selector_pb.Shard, "shard", index=shard[0], count=shard[1])
+
+
+def _outcomes_of(prompt_id: str, outcomes: Any, statuses: Any) -> selector_pb.PromptOutcomes:
+    where = f"outcomes[{shown(prompt_id)}]"
+    numbers = _statuses(statuses, f"statuses[{shown(prompt_id)}]") if statuses is not None else []
+    return build(
+        selector_pb.PromptOutcomes,
+        where,
+        prompt_id=prompt_id,
+        outcomes=_floats(outcomes, where),
+        statuses=numbers,
+    )
+
+
+def _statuses(statuses: Any, path: str) -> list[int]:
+    enum = selector_pb.RolloutStatus.DESCRIPTOR
+    return [
+        enum_number(enum, status, f"{path}[{index}]") for index, status in enumerate(listed(statuses, path, "statuses"))
+    ]
+
+
+def _signal(name: str, values: Mapping[str, float]) -> selector_pb.Signal:
+    where = f"signals[{shown(name)}]"
+    _mapping(values, where, "prompt id -> value")
+    try:
+        numbers = _floats(list(values.values()), where)
+    except ValueError:
+        for prompt_id, value in values.items():
+            converted(selector_pb.Signal, "values", value, f"{where}[{shown(prompt_id)}]")
+        raise
+    return build(selector_pb.Signal, where, name=name, prompt_ids=list(values), values=numbers)
+
+
+def _mapping(values: Any, path: str, what: str) -> Mapping[Any, Any]:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path}: expected a mapping {what}, got {shown(values)}")
+    return values
 
 
 def _ids(prompt_ids: Iterable[str], path: str) -> list[str]:
-    # A string is an iterable of strings too, and would silently stand for its letters.
-    if isinstance(prompt_ids, str):
-        raise ValueError(f"{path}: expected a list of ids, got the string {prompt_ids!r}")
-    return list(prompt_ids)
+    return listed(prompt_ids, path, "ids")
 
 
 def _floats(values: Any, path: str) -> list[float]:
-    array = np.asarray(values)
+    array = array_of(values, path, "a list of numbers")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "biuf"):
-        raise ValueError(f"{path}: expected a list of numbers, got {values!r}")
+        raise ValueError(f"{path}: expected a list of numbers, got {shown(values)}")
     floats: list[float] = array.astype(np.float64).tolist()
     return floats

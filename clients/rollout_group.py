@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from clients.columns import Column, check_column, make_column
+from clients.messages import add, build, fill, listed, shown
 from clients.names import enum_number, short_name
 from clients.sampling_settings import SamplingSettings
 from clients.token_arrays import FLOAT32, INT32, UINT8, log_probs, loss_mask, per_rollout, scores, token_ids
 from selector.v1 import replay_service_pb2, selector_service_pb2
 
 _STATUS = selector_service_pb2.RolloutStatus.DESCRIPTOR
+_ARRAYS = ("lengths", "rewards", "outcomes", "prompt_token_ids", "response_token_ids", "behavior_log_probs")
 _TOKEN_COLUMNS = ("response_token_ids", "behavior_log_probs", "loss_mask")
 
 
@@ -65,6 +67,9 @@ class RolloutGroup:
     probability: float | None = None
 
     def __post_init__(self) -> None:
+        for name in _ARRAYS:
+            if not isinstance(getattr(self, name), np.ndarray):
+                raise ValueError(f"{name}: expected an array, got {shown(getattr(self, name))}")
         count = len(self.lengths)
         if count == 0:
             raise ValueError("lengths: expected at least one rollout, got none")
@@ -115,7 +120,16 @@ class RolloutGroup:
         Raises:
             ValueError: names the field and rollout, what was expected and what was got.
         """
-        responses = [token_ids(ids, f"response_token_ids[{index}]") for index, ids in enumerate(response_token_ids)]
+        own = build(
+            replay_service_pb2.RolloutGroup,
+            prompt_id=prompt_id,
+            group_id="" if group_id is None else group_id,
+            policy_version=policy_version,
+        )
+        responses = [
+            token_ids(ids, f"response_token_ids[{index}]")
+            for index, ids in enumerate(listed(response_token_ids, "response_token_ids", "arrays"))
+        ]
         count = len(responses)
         if count == 0:
             raise ValueError("response_token_ids: expected at least one rollout, got none")
@@ -123,22 +137,22 @@ class RolloutGroup:
         behavior = per_rollout(behavior_log_probs, lengths, log_probs, "behavior_log_probs")
         masks = None if loss_masks is None else per_rollout(loss_masks, lengths, loss_mask, "loss_masks")
         return cls(
-            prompt_id=prompt_id,
-            group_id=group_id or "",
-            policy_version=int(policy_version),
+            prompt_id=own.prompt_id,
+            group_id=own.group_id,
+            policy_version=own.policy_version,
             lengths=lengths,
             rewards=scores(rewards, "rewards"),
             outcomes=scores(outcomes, "outcomes"),
             statuses=tuple(
                 short_name(_STATUS, enum_number(_STATUS, status, f"statuses[{index}]"))
-                for index, status in enumerate(statuses or ())
+                for index, status in enumerate(listed(() if statuses is None else statuses, "statuses", "statuses"))
             ),
             prompt_token_ids=token_ids(prompt_token_ids, "prompt_token_ids"),
             response_token_ids=np.concatenate(responses),
             behavior_log_probs=np.concatenate(behavior),
             loss_mask=None if masks is None else np.concatenate(masks),
-            columns={name: make_column(content, count, f"columns.{name}") for name, content in (columns or {}).items()},
-            sampling=SamplingSettings.of(sampling),
+            columns=_columns({} if columns is None else columns, count),
+            sampling=_settings(sampling),
         )
 
     def __len__(self) -> int:
@@ -213,25 +227,39 @@ class RolloutGroup:
         return message
 
     def write_to(self, message: replay_service_pb2.RolloutGroup) -> None:
-        """Fills an empty message, such as one just added to a frame."""
-        message.prompt_id = self.prompt_id
-        message.group_id = self.group_id
-        message.policy_version = self.policy_version
-        message.lengths.extend(self.lengths.tolist())
-        message.rewards.extend(self.rewards.tolist())
-        message.outcomes.extend(self.outcomes.tolist())
-        statuses: list[Any] = [0 if name is None else enum_number(_STATUS, name, "statuses") for name in self.statuses]
-        message.statuses.extend(statuses)
-        message.prompt_token_ids = self.prompt_token_ids.astype(INT32, copy=False).tobytes()
-        message.response_token_ids = self.response_token_ids.astype(INT32, copy=False).tobytes()
-        message.behavior_log_probs = self.behavior_log_probs.astype(FLOAT32, copy=False).tobytes()
-        if self.loss_mask is not None:
-            message.loss_mask = self.loss_mask.astype(UINT8, copy=False).tobytes()
-        if self.sampling is not None:
-            message.sampling.CopyFrom(self.sampling.to_proto())
-        for name, column in self.columns.items():
-            message.columns.add(
-                name=name, dtype=column.dtype, shape=column.shape, data=column.data, lengths=column.lengths
+        """Fills an empty message, such as one just added to a frame.
+
+        Raises:
+            ValueError: a field that ``from_arrays`` did not check cannot be sent; begins with its name.
+        """
+        fill(
+            message,
+            prompt_id=self.prompt_id,
+            group_id=self.group_id,
+            policy_version=self.policy_version,
+            sampling=None if self.sampling is None else self.sampling.to_proto(),
+            lengths=self.lengths.tolist(),
+            rewards=self.rewards.tolist(),
+            outcomes=self.outcomes.tolist(),
+            statuses=[
+                0 if name is None else enum_number(_STATUS, name, f"statuses[{index}]")
+                for index, name in enumerate(self.statuses)
+            ],
+            prompt_token_ids=self.prompt_token_ids.astype(INT32, copy=False).tobytes(),
+            response_token_ids=self.response_token_ids.astype(INT32, copy=False).tobytes(),
+            behavior_log_probs=self.behavior_log_probs.astype(FLOAT32, copy=False).tobytes(),
+            loss_mask=b"" if self.loss_mask is None else self.loss_mask.astype(UINT8, copy=False).tobytes(),
+        )
+        for index, (name, column) in enumerate(self.columns.items()):
+            add(
+                message.columns,
+                replay_service_pb2.Column,
+                f"columns[{index}]",
+                name=name,
+                dtype=column.dtype,
+                shape=column.shape,
+                data=column.data,
+                lengths=column.lengths,
             )
 
     @classmethod
@@ -270,3 +298,19 @@ class RolloutGroup:
             times_sampled=times_sampled,
             probability=probability,
         )
+
+
+def _columns(columns: Mapping[str, Any], rollouts: int) -> dict[str, Column]:
+    if not isinstance(columns, Mapping):
+        raise ValueError(f"columns: expected a mapping name -> content, got {shown(columns)}")
+    for index, name in enumerate(columns):
+        build(replay_service_pb2.Column, f"columns[{index}]", name=name)
+    return {name: make_column(content, rollouts, f"columns.{name}") for name, content in columns.items()}
+
+
+def _settings(settings: SamplingSettings | Mapping[str, Any] | None) -> SamplingSettings | None:
+    made = SamplingSettings.of(settings)
+    if made is not None:
+        # Names a value that cannot be sent here, where it is given.
+        made.to_proto()
+    return made

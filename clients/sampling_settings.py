@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
+from clients.messages import build, shown
 from clients.names import did_you_mean, enum_number, short_name
 from selector.v1 import run_pb2
 
@@ -37,26 +36,33 @@ class SamplingSettings:
         if settings is None or isinstance(settings, cls):
             return settings
         if not isinstance(settings, Mapping):
-            raise ValueError(f"sampling: expected a mapping or SamplingSettings, got {settings!r}")
+            raise ValueError(f"sampling: expected a mapping or SamplingSettings, got {shown(settings)}")
         known = [field.name for field in fields(cls)]
         for name in settings:
             if name not in known:
-                raise ValueError(
-                    f"sampling.{name}: no such field{did_you_mean(name, known)}; known: {', '.join(known)}"
-                )
-            value = settings[name]
-            if name != "log_prob_mode" and value is not None and not isinstance(value, (int, float, np.number)):
-                raise ValueError(f"sampling.{name}: expected a number, got {value!r}")
+                where = f"sampling.{name}" if str(name).isprintable() else f"sampling[{shown(name)}]"
+                near = did_you_mean(str(name), known)
+                raise ValueError(f"{where}: no such field{near}; known: {', '.join(known)}")
         mode = settings.get("log_prob_mode")
         if mode is not None:
             mode = short_name(_MODE, enum_number(_MODE, mode, "sampling.log_prob_mode"))
         return cls(**{**settings, "log_prob_mode": mode})
 
     def to_proto(self) -> run_pb2.SamplingSettings:
-        """The message; fields that are None stay unset."""
+        """The message; fields that are None stay unset.
+
+        Raises:
+            ValueError: a value of the wrong type or beyond its range; names it.
+        """
         mode = None if self.log_prob_mode is None else enum_number(_MODE, self.log_prob_mode, "sampling.log_prob_mode")
-        return run_pb2.SamplingSettings(
-            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, log_prob_mode=mode
+        return build(
+            run_pb2.SamplingSettings,
+            "sampling",
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            # Not a field that can be unset: 0 is not stated.
+            log_prob_mode=mode or 0,
         )
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from google.protobuf.message import Message
 
+from clients.messages import add, array_of, build, listed, shown
 from clients.rollout_group import RolloutGroup
 from selector.v1 import replay_service_pb2, selector_service_pb2
 
@@ -19,6 +20,15 @@ M = TypeVar("M", bound=Message)
 Prior = tuple[float, int] | float | None
 # Size of an item in bytes, and what adds it to a frame.
 Writer = tuple[int, Callable[[Any], None]]
+# Arguments by the field of a prompt that their entries are.
+_ARGUMENTS = {
+    "prompt_id": "prompt_ids",
+    "text": "texts",
+    "embedding": "embeddings",
+    "domain": "domains",
+    "token_count": "token_counts",
+    "prior": "priors",
+}
 # What a prompt takes besides its text and embedding, roughly.
 _PROMPT_BYTES = 64
 
@@ -56,28 +66,28 @@ def prompt_stream(
     Raises:
         ValueError: columns of different lengths, embeddings that are not (N, w) numbers, a malformed prior.
     """
-    ids = list(prompt_ids)
+    ids = listed(prompt_ids, "prompt_ids", "ids")
     vectors = None if embeddings is None else _embeddings(embeddings, len(ids))
-    columns = {"texts": texts, "domains": domains, "priors": priors, "token_counts": token_counts}
-    for name, column in columns.items():
-        if column is not None and len(column) != len(ids):
-            raise ValueError(f"{name}: expected one per prompt ({len(ids)}), got {len(column)}")
-    evidence = None if priors is None else [_prior(prior, f"priors[{index}]") for index, prior in enumerate(priors)]
+    columns = {
+        "prompt_id": ids,
+        "text": _per_prompt("texts", texts, len(ids), ""),
+        "domain": _per_prompt("domains", domains, len(ids), ""),
+        "token_count": _per_prompt("token_counts", token_counts, len(ids)),
+        "prior": _per_prompt("priors", priors, len(ids)),
+    }
+    given = {name: column for name, column in columns.items() if column is not None}
+    if "prior" in given:
+        given["prior"] = [_prior(prior, f"priors[{index}]") for index, prior in enumerate(given["prior"])]
 
     def writers() -> Iterator[Writer]:
-        for index, prompt_id in enumerate(ids):
-            text = texts[index] if texts is not None else None
-            embedding = vectors[index].tobytes() if vectors is not None else b""
-            prompt = {
-                "prompt_id": prompt_id,
-                "text": text,
-                "embedding": embedding,
-                "domain": domains[index] if domains is not None else None,
-                "token_count": int(token_counts[index]) if token_counts is not None else None,
-                "prior": evidence[index] if evidence is not None else None,
-            }
-            size = _PROMPT_BYTES + len(text or "") + len(embedding)
-            yield size, partial(_add_prompt, fields=prompt)
+        for index, values in enumerate(zip(*given.values(), strict=True)):
+            prompt = dict(zip(given, values, strict=True))
+            text = prompt.get("text")
+            size = _PROMPT_BYTES + (len(text) if isinstance(text, str) else 0)
+            if vectors is not None:
+                prompt["embedding"] = vectors[index].tobytes()
+                size += len(prompt["embedding"])
+            yield size, partial(_add_prompt, fields=prompt, index=index)
 
     return RequestStream(lambda: _frames(header, writers()))
 
@@ -86,18 +96,23 @@ def rollout_stream(header: replay_service_pb2.PushRolloutsRequest, groups: Seque
     """PushRollouts of groups; ``header`` holds the fields of the first message."""
 
     def writers() -> Iterator[Writer]:
-        for group in groups:
-            yield group.nbytes, partial(_add_group, group=group)
+        for index, group in enumerate(groups):
+            if isinstance(group, type) or not hasattr(group, "write_to"):
+                raise ValueError(f"groups[{index}]: expected a RolloutGroup, got {shown(group)}")
+            yield group.nbytes, partial(_add_group, group=group, index=index)
 
     return RequestStream(lambda: _frames(header, writers()))
 
 
-def _add_prompt(frame: selector_service_pb2.RegisterPromptsRequest, fields: dict[str, Any]) -> None:
-    frame.prompts.add(**fields)
+def _add_prompt(frame: selector_service_pb2.RegisterPromptsRequest, fields: dict[str, Any], index: int) -> None:
+    add(frame.prompts, selector_service_pb2.Prompt, lambda name: f"{_ARGUMENTS[name]}[{index}]", **fields)
 
 
-def _add_group(frame: replay_service_pb2.PushRolloutsRequest, group: RolloutGroup) -> None:
-    group.write_to(frame.groups.add())
+def _add_group(frame: replay_service_pb2.PushRolloutsRequest, group: RolloutGroup, index: int) -> None:
+    try:
+        group.write_to(frame.groups.add())
+    except ValueError as error:
+        raise ValueError(f"groups[{index}].{error}") from error
 
 
 def _frames(header: M, writers: Iterable[Writer]) -> Iterator[M]:
@@ -114,8 +129,18 @@ def _frames(header: M, writers: Iterable[Writer]) -> Iterator[M]:
     yield frame
 
 
+def _per_prompt(name: str, column: Any, count: int, absent: Any = None) -> list[Any] | None:
+    """One entry per prompt, ``absent`` in place of None."""
+    if column is None:
+        return None
+    entries = listed(column, name, name)
+    if len(entries) != count:
+        raise ValueError(f"{name}: expected one per prompt ({count}), got {len(entries)}")
+    return entries if absent is None else [absent if entry is None else entry for entry in entries]
+
+
 def _embeddings(embeddings: Any, count: int) -> np.ndarray:
-    array = np.asarray(embeddings)
+    array = array_of(embeddings, "embeddings", f"numbers of shape ({count}, width)")
     if array.ndim != 2 or len(array) != count or array.dtype.kind not in "iuf":
         raise ValueError(f"embeddings: expected numbers of shape ({count}, width), got {array.dtype} {array.shape}")
     return array.astype("<f4", copy=False)
@@ -125,17 +150,19 @@ def _prior(prior: Prior, path: str) -> selector_service_pb2.Prior | None:
     if prior is None:
         return None
     rate, trials = rate_and_trials(prior, path)
-    return selector_service_pb2.Prior(pass_rate=rate, trials=trials)
+    return build(selector_service_pb2.Prior, path, pass_rate=rate, trials=trials)
 
 
-def rate_and_trials(prior: Any, path: str) -> tuple[float, int]:
-    """A prior's pass rate and trials; a bare pass rate counts as one trial.
+def rate_and_trials(prior: Any, path: str) -> tuple[Any, Any]:
+    """A prior's pass rate and trials, which the message they go into checks; a bare pass rate counts as one trial.
 
     Raises:
         ValueError: it is neither; ``path`` names it.
     """
-    try:
-        rate, trials = prior if isinstance(prior, (tuple, list, np.ndarray)) else (prior, 1)
-        return float(rate), int(trials)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: expected (pass_rate, trials), a pass rate or None, got {prior!r}") from error
+    pair = prior.tolist() if isinstance(prior, np.ndarray) else prior
+    if isinstance(pair, (tuple, list)):
+        if len(pair) == 2:
+            return pair[0], pair[1]
+    elif hasattr(pair, "__float__"):
+        return pair, 1
+    raise ValueError(f"{path}: expected (pass_rate, trials), a pass rate or None, got {shown(prior)}")

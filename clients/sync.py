@@ -17,6 +17,7 @@ from clients.connection import (
     call_metadata,
     channel_options,
     health_method,
+    seconds,
 )
 from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
 from clients.operations import Call, Operation, Shard, request_id_of
@@ -38,7 +39,8 @@ class SelectorClient:
     Methods that change something take ``request_id``: it is made up once per call and repeated on every attempt, so
     that a retry is applied once. Give one yourself when the *same* call may come again from a restarted process.
 
-    All methods raise ``SelectorError`` (see ``clients.errors``), and ``ValueError`` for arguments that cannot be sent.
+    All methods raise ``SelectorError`` (see ``clients.errors``), and ``ValueError`` for arguments that cannot be sent,
+    which names the argument, what was expected and what was got (see ``clients.messages`` for what can).
     Threads may share a client. Processes may not: gRPC channels do not survive ``fork``, so make the client after
     forking, in the process that uses it (PyTorch ``DataLoader`` workers and Ray actors included).
 
@@ -406,7 +408,7 @@ class SelectorClient:
         self.close()
 
     def _timeout(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else timeout_s
+        return seconds(self._timeout_s if timeout_s is None else timeout_s)
 
     def _run(self, operation: Operation[T], timeout_s: float | None) -> T:
         deadline = self._clock() + self._timeout(timeout_s)

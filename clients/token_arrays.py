@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from clients.messages import array_of, listed, shown
+
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
 UINT8 = np.dtype("u1")
@@ -36,7 +38,9 @@ def log_probs(values: Any, path: str) -> np.ndarray:
 def loss_mask(values: Any, path: str) -> np.ndarray:
     """(length,) uint8 from booleans, integers or floats that are all 0 or 1."""
     array = _vector(values, path)
-    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{path}: expected only 0 and 1, got {shown(values)}")
+    if not np.isin(array, (0, 1)).all():
         raise ValueError(f"{path}: expected only 0 and 1, got {array.dtype} values {np.unique(array)[:5].tolist()}")
     return array.astype(UINT8, copy=False)
 
@@ -47,9 +51,10 @@ def scores(values: Any, path: str) -> np.ndarray:
 
 
 def per_rollout(
-    parts: Sequence[Any], lengths: np.ndarray, convert: Callable[[Any, str], np.ndarray], path: str
+    values: Sequence[Any], lengths: np.ndarray, convert: Callable[[Any, str], np.ndarray], path: str
 ) -> list[np.ndarray]:
     """One array per rollout, each as long as its response."""
+    parts = listed(values, path, "arrays")
     if len(parts) != len(lengths):
         raise ValueError(f"{path}: expected one array per rollout ({len(lengths)}), got {len(parts)}")
     arrays = [convert(part, f"{path}[{index}]") for index, part in enumerate(parts)]
@@ -69,10 +74,7 @@ def _floats(values: Any, path: str) -> np.ndarray:
 
 
 def _vector(values: Any, path: str) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{path}: expected a one-dimensional array, got a ragged list") from error
+    array = array_of(values, path, "a one-dimensional array")
     if array.ndim != 1:
         raise ValueError(f"{path}: expected a one-dimensional array, got shape {array.shape}")
     return array

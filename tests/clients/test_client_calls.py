@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -206,7 +207,7 @@ def test_columns_that_do_not_fit_are_named_before_anything_is_sent(
 
 
 def test_what_cannot_be_encoded_within_a_stream_is_the_error_that_is_raised(call: Caller) -> None:
-    with pytest.raises(ValueError, match="surrogates"):
+    with pytest.raises(ValueError, match=re.escape("texts[1]: expected text that UTF-8 can hold")):
         call("register_prompts", ["a", "b"], ["fine", "lone \ud800"])
 
 
@@ -354,12 +355,16 @@ def test_a_report(call: Caller, script: Any) -> None:
         ("report_outcomes", (1, {"a": 1.0}), "outcomes['a']: expected a list of numbers"),
         ("report_outcomes", (1, {"a": [1]}, "test"), "purpose: expected one of TRAIN, REFERENCE"),
         ("report_outcomes", (1, {"a": [1]}, "train", {"b": ["ABORTED"]}), "statuses['b']: expected only prompts"),
-        ("report_outcomes", (1, {"a": [1]}, "train", {"a": ["DONE"]}), "statuses['a']: expected one of COMPLETED"),
+        ("report_outcomes", (1, {"a": [1]}, "train", {"a": ["DONE"]}), "statuses['a'][0]: expected one of COMPLETED"),
         ("retire_prompts", ("abc",), "prompt_ids: expected a list of ids, got the string 'abc'"),
         ("predict_difficulty", ("abc",), "prompt_ids: expected a list of ids, got the string 'abc'"),
         ("select_batch", (1, 2, "train", 0, False, "abc"), "exclude_prompt_ids: expected a list of ids"),
         ("sample_rollouts", (1, 2, False, "oldest"), "order: expected one of UNIFORM, NEWEST"),
-        ("report_training", (1, None, None, None, None, {"loss": {"a": "x"}}), "signals['loss']: expected a list"),
+        (
+            "report_training",
+            (1, None, None, None, None, {"loss": {"a": "x"}}),
+            "signals['loss']['a']: expected a number, got 'x'",
+        ),
         ("create_run", ({"sede": 1},), "config.sede: no such field (did you mean 'seed'?)"),
     ],
 )

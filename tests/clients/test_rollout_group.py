@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,10 @@ def arguments(**changes: Any) -> dict[str, Any]:
     }
 
 
+def column(**changes: Any) -> Column:
+    return replace(Column("int8", (1,), b"a"), **changes)
+
+
 def test_parts_are_views_and_received_arrays_are_read_only() -> None:
     made = RolloutGroup.from_arrays(**arguments(loss_masks=[[1, 0, 1], [1]]))
     back = RolloutGroup.from_proto(made.to_proto())
@@ -146,6 +151,25 @@ def test_tensors_and_the_masks_of_trainers_are_taken() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"prompt_id": 5}, "prompt_id: expected text, got 5"),
+        ({"prompt_id": "\ud800"}, "prompt_id: expected text that UTF-8 can hold"),
+        ({"group_id": 5}, "group_id: expected text, got 5"),
+        ({"policy_version": 2.5}, "policy_version: expected a whole number, got 2.5"),
+        ({"policy_version": "3"}, "policy_version: expected a whole number, got '3'"),
+        ({"policy_version": 2**63}, "policy_version: expected a whole number that fits into 64 bits"),
+        ({"response_token_ids": 5}, "response_token_ids: expected a list of arrays, got 5"),
+        ({"behavior_log_probs": None}, "behavior_log_probs: expected a list of arrays, got None"),
+        ({"loss_masks": [[1, None, 1], [1]]}, "loss_masks[0]: expected only 0 and 1, got [1, None, 1]"),
+        ({"rewards": [[1.0], [2.0, 3.0]]}, "rewards: expected a one-dimensional array, got [[1.0], [2.0, 3.0]]"),
+        ({"statuses": 5}, "statuses: expected a list of statuses, got 5"),
+        ({"sampling": {"temperature": True}}, "sampling.temperature: expected a number, got True"),
+        ({"sampling": {"top_k": 1.5}}, "sampling.top_k: expected a whole number, got 1.5"),
+        ({"sampling": {5: 1}}, "sampling.5: no such field"),
+        ({"columns": 5}, "columns: expected a mapping name -> content, got 5"),
+        ({"columns": {5: b"x"}}, "columns[0].name: expected text, got 5"),
+        ({"columns": {"x": [[[1], [1, 2]], [[1]]]}}, "columns.x[0]: expected an array, got [[1], [1, 2]]"),
+        ({"columns": {"x": column(shape=(1.5,))}}, "columns.x.shape[0]: expected a whole number, got 1.5"),
+        ({"columns": {"x": column(data="a")}}, "columns.x.data: expected bytes, got 'a'"),
         ({"response_token_ids": []}, "response_token_ids: expected at least one rollout"),
         ({"response_token_ids": [[1], []], "behavior_log_probs": [[0], []]}, "lengths[1]: expected at least one"),
         ({"response_token_ids": [[1, 2, 3], [[4]]]}, "response_token_ids[1]: expected a one-dimensional array"),

@@ -1,8 +1,14 @@
-"""A hostile server against both clients: whatever it answers, a method returns or raises ``SelectorError``, in time."""
+"""A hostile server and hostile arguments against both clients.
+
+Whatever the server answers, a method returns or raises ``SelectorError``, in time. Whatever an argument is, the method
+may also raise a ``ValueError``, which names that argument.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import math
 import os
 import random
 import threading
@@ -33,27 +39,48 @@ _SLOWEST_S = 20.0
 _MOST_BYTES = 1500 * 2**20
 _PER_BATCH = 2000
 
-# Methods of the clients by the RPC they end in.
-USES: dict[str, Callable[[Any], Any]] = {
-    "CreateRun": lambda c: c.create_run({"group_size": 2}),
-    "GetRun": lambda c: c.get_run(),
-    "ListRuns": lambda c: c.list_runs(),
-    "DeleteRun": lambda c: c.delete_run(),
-    "ForkRun": lambda c: c.fork("other", 1),
-    "RewindRun": lambda c: c.rewind(1),
-    "RegisterPrompts": lambda c: c.register_prompts(["a"], texts=["b"]),
-    "RetirePrompts": lambda c: c.retire_prompts(["a"]),
-    "ImportPriors": lambda c: c.import_priors({"a": (0.5, 8)}),
-    "SelectBatch": lambda c: c.select_batch(0, 2),
-    "ReportOutcomes": lambda c: c.report_outcomes(0, {"a": [0.0, 1.0]}),
-    "PredictDifficulty": lambda c: c.predict_difficulty(),
-    "ExplainPrompt": lambda c: c.explain("a"),
-    "ReportTraining": lambda c: c.report_training(0, clip_fraction=0.5),
-    "GetSelectionQuality": lambda c: c.quality(),
-    "ExportRun": lambda c: c.export("outcomes"),
-    "PushRollouts": lambda c: c.push_rollouts(0, [group_of("a", 0)]),
-    "SampleRollouts": lambda c: c.sample_rollouts(0, 2),
+# Methods of the clients by the RPC they end in, with arguments that can be sent.
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "CreateRun": ("create_run", {"config": {"group_size": 2}}),
+    "GetRun": ("get_run", {}),
+    "ListRuns": ("list_runs", {}),
+    "DeleteRun": ("delete_run", {}),
+    "ForkRun": ("fork", {"new_run_id": "other", "step": 1}),
+    "RewindRun": ("rewind", {"step": 1}),
+    "RegisterPrompts": ("register_prompts", {"prompt_ids": ["a"], "texts": ["b"]}),
+    "RetirePrompts": ("retire_prompts", {"prompt_ids": ["a"]}),
+    "ImportPriors": ("import_priors", {"priors": {"a": (0.5, 8)}}),
+    "SelectBatch": ("select_batch", {"step": 0, "batch_size": 2}),
+    "ReportOutcomes": ("report_outcomes", {"step": 0, "outcomes": {"a": [0.0, 1.0]}}),
+    "PredictDifficulty": ("predict_difficulty", {}),
+    "ExplainPrompt": ("explain", {"prompt_id": "a"}),
+    "ReportTraining": ("report_training", {"step": 0, "clip_fraction": 0.5}),
+    "GetSelectionQuality": ("quality", {}),
+    "ExportRun": ("export", {"kind": "outcomes"}),
+    "PushRollouts": ("push_rollouts", {"step": 0, "groups": [group_of("a", 0)]}),
+    "SampleRollouts": ("sample_rollouts", {"step": 0, "count": 2}),
 }
+
+
+def _use(rpc: str) -> Callable[..., Any]:
+    method, sound = CALLS[rpc]
+    return lambda client, **changed: getattr(client, method)(**{**sound, **changed})
+
+
+USES: dict[str, Callable[..., Any]] = {rpc: _use(rpc) for rpc in CALLS}
+
+_SCALARS = (
+    *(None, True, np.False_, 0, 1, -1, 2, 2**31 - 1, 2**31, 2**63, -(2**63) - 1, 10**400),
+    *(0.5, 2.0, math.nan, math.inf, np.int64(3), np.float32(0.5), 1j, object(), "", "a", "train", "\ud800", b"a"),
+    *(np.zeros(()), np.zeros(2), np.zeros((1, 2)), np.array(["a", None], object), group_of("a", 0), len),
+)
+_KEYS = st.sampled_from(("a", "b", "\ud800", "group_size", "seed", "replay", 5, None, b"a", (0, 1)))
+_SMALL = st.sampled_from(_SCALARS) | st.integers(-2, 9) | st.floats() | st.text(max_size=3)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    _SMALL,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(_KEYS, inner, max_size=3),
+    max_leaves=6,
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +92,7 @@ class Answer:
         code: the status afterwards.
         details: the ``grpc-status-details-bin`` trailer, None = none.
         asynchronous: which client calls.
+        changed: arguments of the call in place of those that can be sent.
     """
 
     rpc: str
@@ -72,6 +100,7 @@ class Answer:
     code: grpc.StatusCode = grpc.StatusCode.OK
     details: bytes | None = None
     asynchronous: bool = False
+    changed: dict[str, Any] = field(default_factory=dict)
 
 
 @st.composite
@@ -84,14 +113,23 @@ def answers(draw: Any) -> Answer:
     if draw(st.integers(0, 3)) == 3:
         source = random.Random(draw(st.integers(0, 2**32)))
         messages = [mutated(source, [message, b"\x0a"]) for message in messages]
-    if draw(st.integers(0, 4)) < 4:
+    way = draw(st.integers(0, 6))
+    if way < 4:
         return Answer(rpc, messages, asynchronous=draw(st.booleans()))
+    if way < 6:
+        name = draw(st.sampled_from(_arguments(rpc)))
+        return Answer(rpc, messages, asynchronous=draw(st.booleans()), changed={name: draw(VALUES)})
     status = any_message(details_pb.StatusDetails.DESCRIPTOR, KNOWN)
     details = draw(st.none() | st.binary(max_size=50) | status.map(lambda message: message.SerializeToString()))
     if details is not None and draw(st.booleans()):
         details = _with_details(draw)
     code = draw(st.sampled_from(list(grpc.StatusCode)))
     return Answer(rpc, messages, code, None if details is None else details[:4000], draw(st.booleans()))
+
+
+def _arguments(rpc: str) -> list[str]:
+    """Of the method, all that it can be given."""
+    return list(inspect.signature(getattr(SelectorClient, CALLS[rpc][0])).parameters)[1:]
 
 
 def _with_details(draw: Any) -> bytes:
@@ -167,7 +205,7 @@ class Hostile:
     def use(self, answer: Answer) -> Any:
         """What the client makes of an answer."""
         self.behaviour.answer = answer
-        made = USES[answer.rpc](self.asynchronous if answer.asynchronous else self.client)
+        made = USES[answer.rpc](self.asynchronous if answer.asynchronous else self.client, **answer.changed)
         if answer.asynchronous:
             return self.run(_awaited(made))
         return list(made) if answer.rpc == "ExportRun" else made
@@ -203,6 +241,12 @@ class _Attempts:
         except SelectorError as error:
             str(error), error.reason, error.violations, error.retry_after_s
             return type(error).__name__
+        except ValueError as error:
+            # It may only be about arguments, and says about which.
+            if not any(str(error).startswith(name) for name in _arguments(answer.rpc)):
+                raise
+            str(error).encode()
+            return "not sent"
         if resident_bytes(os.getpid()) > _MOST_BYTES:
             raise Fault("the client's memory is not bounded", f"{resident_bytes(os.getpid())} bytes")
         if answer.code is not grpc.StatusCode.OK:
