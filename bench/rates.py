@@ -30,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +122,14 @@ def collected(jobs: Sequence[Job], output: Path, processes: int) -> dict[Job, Ro
 
 def _kept(output: Path, job: Job) -> Path:
     """Where the figures are kept: a name of their own for other data, and for other code."""
-    key = json.dumps([asdict(job), _digest(Path(job.data)), *(_digest(path) for path in _code())])
+    versions = [version(package) for package in ("numpy", "scipy", "sentence-transformers")]
+    key = json.dumps([asdict(job), _digest(Path(job.data)), *versions, *(_digest(path) for path in _code())])
     return output / f"{Path(job.data).stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 @cache
 def _code() -> tuple[Path, ...]:
-    root = Path(selector.__file__).parent
-    return tuple(sorted(path for part in ("difficulty", "evaluation") for path in (root / part).rglob("*.py")))
+    return tuple(sorted(Path(selector.__file__).parent.rglob("*.py")))
 
 
 @cache

@@ -11,6 +11,8 @@ from clients.messages import number, shown
 
 LOGGER = logging.getLogger("selector.client")
 
+# Ten years.
+_LONGEST_TIMEOUT_S = 3.2e8
 # As the server's default.
 MAX_MESSAGE_BYTES = 64 * 2**20
 
@@ -57,7 +59,8 @@ def seconds(value: float) -> float:
     timeout_s = number(value, "timeout_s")
     if math.isnan(timeout_s):
         raise ValueError("timeout_s: expected seconds, got nan")
-    return timeout_s
+    # gRPC takes a deadline centuries ahead, and so one that never comes, for one that has passed.
+    return min(timeout_s, _LONGEST_TIMEOUT_S)
 
 
 def _is_local(target: str) -> bool:

@@ -11,15 +11,15 @@ text             strings that UTF-8 can hold
 None             unset, where the field can be
 ===============  ===================================================================================
 
-A boolean is no number. What fits costs a look at each value's type; protobuf checks the rest, and only once it has
-refused is the value looked for that it refused.
+A boolean is no number, but in arrays of outcomes, where it is a common way to write them. What fits costs a look at
+each value's type; protobuf checks the rest, and only once it has refused is the value looked for that it refused.
 """
 
 from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -79,8 +79,11 @@ def converted(kind: type[Message], name: str, value: Any, path: str) -> Any:
     return _kinds(kind).fields[name].convert(value, path)
 
 
-def listed(values: Any, path: str, what: str = "values") -> list[Any]:
-    """The elements of any iterable but text, which would silently stand for its letters.
+def listed(values: Any, path: str, what: str = "values", ordered: bool = True) -> list[Any]:
+    """The elements of any iterable but text and mappings, which would silently stand for letters and keys.
+
+    Args:
+        ordered: the order means something, so that a set is refused too.
 
     Raises:
         ValueError: it is none.
@@ -90,6 +93,8 @@ def listed(values: Any, path: str, what: str = "values") -> list[Any]:
         return elements
     if isinstance(values, (str, bytes)):
         raise ValueError(f"{path}: expected a list of {what}, got the string {shown(values)}")
+    if isinstance(values, Mapping) or (ordered and isinstance(values, (set, frozenset))):
+        raise ValueError(f"{path}: expected a list of {what}, got the {type(values).__name__} {shown(values)}")
     try:
         return list(values)
     except TypeError as error:
@@ -257,7 +262,9 @@ def number(value: Any, path: str) -> float:
         ValueError: it is none; names ``path``.
     """
     try:
-        if isinstance(value, _NO_NUMBERS):
+        if isinstance(value, _NO_NUMBERS) or (
+            isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "iuf"
+        ):
             raise TypeError
         return float(value)
     except OverflowError as error:

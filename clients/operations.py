@@ -443,7 +443,7 @@ def _purpose(purpose: str) -> Any:
 def _shard(shard: Shard | None) -> selector_pb.Shard | None:
     if shard is None:
         return None
-    if not isinstance(shard, (tuple, list, np.ndarray)) or len(shard) != 2:
+    if not isinstance(shard, (tuple, list, np.ndarray)) or np.shape(shard) != (2,):
         raise ValueError(f"shard: expected (index, count), got {shown(shard)}")
     return build(selector_pb.Shard, "shard", index=shard[0], count=shard[1])
 
@@ -486,7 +486,7 @@ def _mapping(values: Any, path: str, what: str) -> Mapping[Any, Any]:
 
 
 def _ids(prompt_ids: Iterable[str], path: str) -> list[str]:
-    return listed(prompt_ids, path, "ids")
+    return listed(prompt_ids, path, "ids", ordered=False)
 
 
 def _floats(values: Any, path: str) -> list[float]:

@@ -138,7 +138,7 @@ def embeddings_of(columns: Columns, name: str) -> np.ndarray:
 
 def list_of_numbers(value: Any) -> np.ndarray | None:
     """(n,) float64, infinite where a number is beyond it; None if the value is no list of numbers, or an empty one."""
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list) or not value or any(isinstance(item, str) for item in value):
         return None
     try:
         numbers = np.asarray(value, dtype=np.float64)

@@ -7,10 +7,10 @@
 | domain | ``domain``, ``category``, ``cat``, ``subject``, ``topic`` | tag of a question |
 | embedding | ``embedding`` | numbers, as many in every row |
 | trials | ``n``, ``trials``, ``n_trials``, ``num_trials`` | rollouts behind every rate of the row |
-| one per model | all other columns, most values of which are numbers in [0, 1] | pass rate; missing = not run |
+| one per model | all other columns, nearly all values of which are numbers in [0, 1] | pass rate; missing = not run |
 
-A column most values of which are pass rates is meant to hold nothing else: any other value in it is an error. Other
-columns are left out and named in a note.
+A column nearly all values of which are pass rates (all but one, or but a twentieth) is meant to hold nothing else: any
+other value in it is an error. Other columns are left out and named in a note.
 
 ``NAME.n`` are the trials of model NAME where models differ. Without any column of trials they are the smallest n of
 which all of a model's rates are multiples.
@@ -45,6 +45,8 @@ _OWN_TRIALS = ".n"
 # (largest number of trials, rounding of the rates): decimals of three digits, then float32. With more trials than the
 # rounding tells apart any rate would fit.
 _INFERABLE = ((64, 5e-4), (1024, 1e-6))
+# The largest share of a column of pass rates that may be something else, which is then an error.
+_SPOILT = 0.05
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,14 @@ def read_rates(path: Path, names: ColumnNames) -> RateTable:
     trials = None if given is None else np.full(len(columns), given)
     if trials_name is not None:
         trials = _trials(columns, trials_name)
-    models = {name: _model(columns, name, trials, notes) for name in model_names}
+    models = {}
+    for name in model_names:
+        try:
+            models[name] = _model(columns, name, trials, notes)
+        except DataError as error:
+            if names.needed is None or name in names.needed:
+                raise
+            notes.append(f"{name!r} was left out: {error}")
     return RateTable(
         path=path,
         ids=_ids(columns, id_name),
@@ -214,8 +223,8 @@ def _model_names(columns: Columns, names: ColumnNames, special: set[str | None],
         elif name not in special and not _is_own_trials(name, columns):
             rate, wrong = _pass_rates(columns, name)
             present = int(wrong.sum() + np.isfinite(rate).sum())
-            meant = present > wrong.sum() and 2 * wrong.sum() <= present
-            if meant and (not wrong.any() or names.needed is None or name in names.needed):
+            meant = present > wrong.sum() and wrong.sum() <= max(1, _SPOILT * present) and 2 * wrong.sum() <= present
+            if meant:
                 found.append(name)
             else:
                 ignored.append(name)
@@ -259,7 +268,8 @@ def _model(columns: Columns, name: str, trials: np.ndarray | None, notes: list[s
     rate, wrong = _pass_rates(columns, name)
     if wrong.any():
         hint = _percentages(columns, name)
-        raise wrong_cell(columns, name, int(wrong.argmax()), "a pass rate in [0, 1]", f"; {hint}" if hint else "")
+        hint = hint or "if the column holds something else, leave it out of the file"
+        raise wrong_cell(columns, name, int(wrong.argmax()), "a pass rate in [0, 1]", f"; {hint}")
     known = ~np.isnan(rate)
     own = f"{name}{_OWN_TRIALS}"
     if own in columns.values:

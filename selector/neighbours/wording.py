@@ -22,11 +22,12 @@ import zlib
 _LAYOUT = re.compile(r"[^\S\n]{2,}|\n[^\S\n]")
 _DATA = re.compile(r"[\"`“”‘]|(?<!\w)'|:\s")
 # A dollar sign that is a price, or a variable of a shell, stands beside a letter, a digit or a space on the wrong side.
-# No formula holds the delimiter of another one, so that a text full of openers is read once and not once from each.
+# No formula holds the delimiter of another one, so that a text full of openers is read once and not once from each. A
+# line break, two backslashes, may stand before a bracket.
 _FORMULA = re.compile(
     r"""
     (?<![\w$\\]) \${1,2} ([^\s$\\]|[^\s$][^$]*?[^\s$\\]) \${1,2} (?![\w$])
-    | (?<!\\) \\\( ((?:[^\\]|\\(?![()]))*) \\\) | (?<!\\) \\\[ ((?:[^\\]|\\(?![\[\]]))*) \\\]
+    | (?<!\\) \\\( ((?:[^\\]|\\[^()])*) \\\) | (?<!\\) \\\[ ((?:[^\\]|\\[^\[\]])*) \\\]
     """,
     re.VERBOSE | re.DOTALL,
 )

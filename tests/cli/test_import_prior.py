@@ -109,7 +109,7 @@ def test_a_model_that_is_not_asked_for_may_be_wrong(invoke: Invoke, service: InP
     data = _file(tmp_path / "rates.csv", "id,n,m,o", "a,8,0.25,0.5", "b,8,0.75,n/a")
     result = invoke("import-prior", "run", "--data", data, "--model", "m", "--target", service.address)
     assert result.exit_code == 0
-    assert "were left out: 'o'" in result.stdout
+    assert "'o' was left out: " in result.stdout
     assert _priors(service.client("run"))[:2] == [(0.25, 8), (0.75, 8)]
 
 

@@ -40,13 +40,22 @@ class Named:
 _HUGE = 10**5000
 INT64: Wrong = [1.5, math.nan, True, np.True_, "0", None, [1], 2**63, -(2**63) - 1, _HUGE]
 INT32: Wrong = [2.5, math.inf, False, "2", None, 2**31, -(2**31) - 1, _HUGE]
-NUMBER: Wrong = ["0.5", True, [0.5], 10**400]
+NUMBER: Wrong = ["0.5", True, [0.5], 10**400, np.array("0.5"), np.array(True), np.complex128(1 + 2j)]
 TEXT: Wrong = [5, b"a", None, ["a"], "lone \ud800"]
 BOOLEAN: Wrong = [1, "yes", None]
 NAME: Wrong = ["nothing", 99, None, True, "\ud800"]
 REQUEST_ID: Wrong = [5, b"a", "\ud800"]
 TIMEOUT: Wrong = ["1", math.nan, True, [1]]
-SHARD: Wrong = [5, (1,), (0, 1, 2), "01", Named((0.5, 2), "shard.index"), Named((0, True), "shard.count")]
+SHARD: Wrong = [
+    5,
+    (1,),
+    (0, 1, 2),
+    "01",
+    np.zeros(()),
+    np.zeros((2, 2)),
+    Named((0.5, 2), "shard.index"),
+    Named((0, True), "shard.count"),
+]
 
 
 def changed(**changes: Any) -> RolloutGroup:
@@ -98,7 +107,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Wrong]]] = {
                 Named(["\ud800", "b"], "prompt_ids[0]"),
             ],
             "texts": [
-                *(5, "xy", ["x"]),
+                *(5, "xy", ["x"], {"x", "y"}, {"a": "x", "b": "y"}),
                 Named(["x", 5], "texts[1]"),
                 Named(["x", b"y"], "texts[1]"),
                 Named(["x", "y \ud800"], "texts[1]"),
@@ -115,7 +124,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Wrong]]] = {
                 Named([None, "0.5"], "priors[1]"),
             ],
             "token_counts": [
-                *(5, [1]),
+                *(5, [1], {1, 2}, frozenset({1, 2})),
                 Named([1, 1.5], "token_counts[1]"),
                 Named(np.array([1, 1.5]), "token_counts[1]"),
                 Named([1, None], "token_counts[1]"),
@@ -305,6 +314,9 @@ def test_numbers_of_numpy_and_whole_floats_are_taken(call: Caller, script: Any) 
         ("a", 0.5, 8, 0),
         ("b", 0.25, 4, 1),
     ]
+    # The keys of a mapping have the order of its values.
+    call("register_prompts", {"c": 1}.keys(), ["x"], timeout_s=math.inf)
+    assert [p.prompt_id for p in script.attempts["RegisterPrompts"][1][0].prompts] == ["c"]
     call("import_priors", {"a": (np.float32(0.5), np.float64(8)), "b": None, "c": 1}, np.int32(2))
     (asked,) = script.attempts["ImportPriors"]
     assert [(prior.pass_rate, prior.trials) for prior in asked.priors] == [(0.5, 8), (0.0, 0), (1.0, 1)]

@@ -54,6 +54,23 @@ def test_a_late_report_counts_as_if_it_had_come_in_time(steps: tuple[int, int]) 
         np.testing.assert_allclose(in_time.under(rate, 1), late.under(rate, 1))
 
 
+def test_a_late_report_moves_nothing_of_what_is_held() -> None:
+    """Between two visits that are held already; drift is not applied to either of them again."""
+    evidence = OwnEvidence()
+    _fold(evidence, 10, 0, 1.0)
+    _fold(evidence, 30, 0, 7.0, shift=0.5)
+    held = [evidence.under(rate, 1)[0][0] for rate in range(len(FORGETTING))]
+    _fold(evidence, 20, 0, 0.0, shift=0.5)
+    assert [evidence.under(rate, 1)[0][0] for rate in range(len(FORGETTING))] == held
+    assert evidence.last_step(1).tolist() == [30]
+    # Eight trials, ten steps before the newest visit and forgotten once.
+    added = 8 / (1 + _AGEING * 10 * 8)
+    _fold(evidence, 20, 0, 0.0)
+    twice, once = evidence.under(0, 1)[1][0], added / (1 + FORGETTING[0] * added)
+    _fold(evidence, 20, 0, 0.0)
+    assert evidence.under(0, 1)[1][0] - twice == pytest.approx(once)
+
+
 def test_twins_age_between_their_visits_like_one_prompt() -> None:
     apart, together = OwnEvidence(), OwnEvidence()
     for step, twin, successes in ((0, 0, 7.0), (40, 1, 2.0)):

@@ -111,14 +111,17 @@ def test_one_wrong_value_does_not_cost_a_column_of_rates(write: Write, name: str
     with pytest.raises(DataError) as raised:
         read_rates(path, ColumnNames())
     shown = repr(str(value)) if name.endswith("csv") else repr(value)
-    assert str(raised.value) == f"{path}: column 'policy', {row}: expected a pass rate in [0, 1]; got {shown}"
+    where = f"{path}: column 'policy', {row}: expected a pass rate in [0, 1]; got {shown}; "
+    assert str(raised.value) == f"{where}if the column holds something else, leave it out of the file"
 
 
 @pytest.mark.parametrize(
     ("values", "found"),
     [
-        ([1.0, 0.5, "x", "y"], "error"),
+        ([1.0, 0.5, "x", "y"], "left out"),
+        ([1.0, 0.5, 1.0, "y"], "error"),
         ([1.0, None, "x", None], "error"),
+        ([0.3, 0.9, 1.4, 1.1], "left out"),
         ([1.0, "w", "x", "y"], "left out"),
         ([0.0, 2.0, 3.0, 4.0], "left out"),
         ([None, None, "x", None], "left out"),
@@ -136,13 +139,22 @@ def test_what_most_values_are_decides_what_a_column_is(write: Write, values: lis
     assert any("'doubtful'" in note and "left out" in note for note in table.notes) == (found == "left out")
 
 
+@pytest.mark.parametrize("trials", [["x", 8, 8, 8], [None, 8, 8, 8]])
+def test_trials_of_models_that_nobody_needs_may_be_wrong(write: Write, trials: list[Any]) -> None:
+    path = write({**made_up(4), "policy.n": trials}, "data.jsonl")
+    table = read_rates(path, ColumnNames(models=("other",), needed=frozenset({"other"})))
+    assert list(table.models) == ["other"] and len(table.notes) == 1
+    with pytest.raises(DataError, match="policy"):
+        read_rates(path, ColumnNames())
+
+
 def test_models_that_nobody_needs_may_be_wrong(write: Write) -> None:
     columns = made_up(4)
     columns["policy"][3] = 1.2
     path = write(columns)
     table = read_rates(path, ColumnNames(models=("other",), needed=frozenset({"other"})))
     assert list(table.models) == ["other"]
-    assert table.notes == ("columns that are not pass rates in [0, 1] were left out: 'policy'",)
+    assert len(table.notes) == 1 and table.notes[0].startswith("'policy' was left out: ")
     with pytest.raises(DataError, match="'policy', row 4"):
         read_rates(path, ColumnNames(models=("other",), needed=frozenset({"other", "policy"})))
 

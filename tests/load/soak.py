@@ -103,17 +103,19 @@ def _load(
     ]
     disturbing = Worker("rogues", f"--address={address}", f"--count={rogues}", f"--victims={','.join(victims)}")
     workers = [*working, disturbing]
-    watch = Watch(service.process.pid, address, service.metrics_address, max(seconds / 600, 0.25))
     try:
-        for worker in workers:
-            worker.prepared()
-        watch.begin()
-        until = time.time() + seconds
-        for worker in workers:
-            worker.begin(until)
-        *trained, disturbed = [worker.result(max(until - time.time(), 0.0) + _LAST_CALLS_S) for worker in workers]
+        watch = Watch(service.process.pid, address, service.metrics_address, max(seconds / 600, 0.25))
+        try:
+            for worker in workers:
+                worker.prepared()
+            watch.begin()
+            until = time.time() + seconds
+            for worker in workers:
+                worker.begin(until)
+            *trained, disturbed = [worker.result(max(until - time.time(), 0.0) + _LAST_CALLS_S) for worker in workers]
+        finally:
+            watch.stop()
     finally:
-        watch.stop()
         for worker in workers:
             worker.end()
     journals = []
@@ -144,7 +146,12 @@ def _check_data(address: str, journals: Iterable[dict[str, Any]], outcome: Outco
         if journal["failed"]:
             outcome.wrong.append(f"a trainer of {journal['run_id']} failed: {journal['failed']}")
     reports = 0
+    with SelectorClient(address, "any", timeout_s=120.0) as client:
+        listed = {run.run_id for run in client.list_runs()}
     for run_id, found in runs.items():
+        if run_id not in listed:
+            # What kept its trainer from making it is said above.
+            continue
         with SelectorClient(address, run_id, timeout_s=120.0) as client:
             sent = Counter(_sent(found))
             kept = Counter(
@@ -166,8 +173,6 @@ def _check_data(address: str, journals: Iterable[dict[str, Any]], outcome: Outco
             steps = {step for journal in found for step in journal["selected"]}
             if run.selections != len(steps):
                 outcome.wrong.append(f"{run_id}: expected {len(steps)} selections; got {run.selections}")
-    with SelectorClient(address, "any", timeout_s=120.0) as client:
-        listed = {run.run_id for run in client.list_runs()}
     expected = {*runs, *(f"rogue-{number}" for number in range(len(listed - set(runs))))}
     if listed != expected:
         outcome.wrong.append(f"runs that should not be there, or are missing: {sorted(listed ^ expected)}")

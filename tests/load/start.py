@@ -34,9 +34,12 @@ class Worker:
         """
         assert self._process.stdout is not None
         patience = threading.Timer(_LONGEST_PREPARATION_S, self._process.kill)
+        patience.daemon = True
         patience.start()
-        said = self._process.stdout.readline()
-        patience.cancel()
+        try:
+            said = self._process.stdout.readline()
+        finally:
+            patience.cancel()
         if said.strip() != _READY:
             raise RuntimeError(f"{self._process.args!r} ended while it prepared: {said!r}")
 

@@ -68,6 +68,7 @@ class Watch:
         self._metrics = f"http://{metrics_address}/metrics"
         self._every_s = every_s
         self._began = time.monotonic()
+        self._prepared_s = 0.0
         self._stopped = threading.Event()
         self._channel = grpc.insecure_channel(address)
         self._threads = [threading.Thread(target=each) for each in (self._look, self._ask, self._scrape)]
@@ -76,8 +77,7 @@ class Watch:
 
     def begin(self) -> None:
         """Trends and series count from now on; it has been watched before, too."""
-        self.samples.clear()
-        self._began = time.monotonic()
+        self._prepared_s = time.monotonic() - self._began
 
     def stop(self) -> None:
         self._stopped.set()
@@ -87,7 +87,7 @@ class Watch:
 
     def trend(self, figure: str, warm_up_s: float) -> Trend:
         """Of one field of the samples."""
-        warm = [sample for sample in self.samples if sample.seconds >= warm_up_s]
+        warm = [sample for sample in self.samples if sample.seconds >= self._prepared_s + warm_up_s]
         values = np.array([getattr(sample, figure) for sample in warm], dtype=float)
         minutes = np.array([sample.seconds for sample in warm]) / 60
         quarter = max(len(values) // 4, 1)
@@ -106,7 +106,9 @@ class Watch:
         """Medians of a field over intervals: (minutes at its end, value); one without looks is left out."""
         found: dict[int, list[float]] = {}
         for sample in self.samples:
-            found.setdefault(int(sample.seconds // every_s), []).append(float(getattr(sample, figure)))
+            if sample.seconds >= self._prepared_s:
+                interval = int((sample.seconds - self._prepared_s) // every_s)
+                found.setdefault(interval, []).append(float(getattr(sample, figure)))
         return [((i + 1) * every_s / 60, float(np.median(values))) for i, values in sorted(found.items())]
 
     def _look(self) -> None:
