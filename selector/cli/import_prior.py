@@ -30,7 +30,7 @@ _LARGEST_STEP = 2**53 - 1
     "models",
     multiple=True,
     metavar="NAME",
-    help="Column of pass rates; of several, the mean over all their trials.  [default: all]",
+    help="Column of pass rates; may be repeated, for the mean over all their trials.  [default: all]",
 )
 @click.option(
     "--by",

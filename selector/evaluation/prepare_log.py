@@ -56,4 +56,14 @@ def prepare_replay_log(
         "embeddings": "none" if embedded is None else embedded.encoder or "from the export",
         "priors": f"{np.isfinite(log.prior_rate).mean():.0%}".replace("%", " %"),
     }
-    return PreparedLog(log, questions, load_adapter(adapter, embedded), facts, log.notes)
+    return PreparedLog(log, questions, load_adapter(adapter, embedded), facts, (*log.notes, *_prior_notes(log)))
+
+
+def _prior_notes(log: ReplayLog) -> list[str]:
+    """A prior that came after the outcomes, and was perhaps made of them, would flatter what uses it."""
+    if not np.isfinite(log.prior_rate).any():
+        return []
+    return [
+        "priors are known from the first report on, as they were when the run was exported: if they came later, "
+        "'as recorded' is what was predicted without them"
+    ]

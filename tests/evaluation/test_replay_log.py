@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from clients.names import short_names
+from selector.evaluation.embeddings import EncoderChoice
 from selector.evaluation.errors import DataError
+from selector.evaluation.prepare_log import prepare_replay_log
 from selector.evaluation.prequential import history
 from selector.evaluation.replay_log import ARMS, PURPOSES, read_replay_log
 from selector.v1 import selector_service_pb2 as pb
@@ -35,6 +37,7 @@ def _columns() -> dict[str, list[Any]]:
 
 
 def _write(directory: Path, outcomes: dict[str, list[Any]], prompts: dict[str, list[Any]] | None = None) -> Path:
+    directory.mkdir(exist_ok=True)
     pq.write_table(pa.table(outcomes), directory / "outcomes.parquet")
     if prompts is not None:
         pq.write_table(pa.table(prompts), directory / "prompts.parquet")
@@ -84,6 +87,16 @@ def test_what_is_known_of_the_prompts_is_read(tmp_path: Path) -> None:
     assert log.embeddings is not None
     assert log.embeddings.tolist() == [[1.0, 2.0], [0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
     assert log.notes == ("1 prompts with outcomes are not in prompts.parquet",)
+
+
+def test_priors_of_an_export_are_said_to_be_those_of_its_end(tmp_path: Path) -> None:
+    """They may have been made of the very outcomes that are to be predicted."""
+    nothing = EncoderChoice("none", "cpu", 1, tmp_path)
+    for priors, noted in (([None, 0.5], True), ([None, None], False)):
+        prompts: dict[str, list[Any]] = {"prompt_id": ["a", "b"], "prior_rate": priors, "prior_trials": [None, 8]}
+        export = _write(tmp_path / str(noted), _columns(), prompts)
+        prepared = prepare_replay_log(export, nothing, None, lambda _done, _total: None, lambda _message: None)
+        assert any("if they came later" in note for note in prepared.notes) == noted
 
 
 def test_counts_may_stand_for_outcomes(tmp_path: Path) -> None:
