@@ -26,17 +26,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from bench.cases import case
 from selector.cli.table import table, write_json
 from selector.embedding import Encoder, load_encoder
-from selector.evaluation.draws import counts, draw_references
-from selector.evaluation.embeddings import EncoderChoice, default_cache
-from selector.evaluation.figures import Measured, accuracy
-from selector.evaluation.prepare import Prepared, Request, prepare
+from selector.evaluation.experiment import evaluate
+from selector.evaluation.prepare import Prepared
 from selector.evaluation.rates import ColumnNames, read_rates
-from selector.evaluation.rows import FUSED, rows_for
+from selector.evaluation.rows import FUSED
 
 _TURNS = 3
-_REFERENCES = 256
 _RIDGE = "ridge, embeddings"
 
 
@@ -59,42 +57,17 @@ def sample(files: Sequence[Path], count: int) -> list[str]:
     return [texts[i] for i in np.random.default_rng(0).choice(len(texts), min(count, len(texts)), replace=False)]
 
 
-def prepared(data: Path, models: int, encoder: str, draws: int) -> Iterator[Prepared]:
+def cases(data: Path, models: int, encoder: str, draws: int) -> Iterator[Prepared]:
     """Some of a file's models, ready to be evaluated."""
     names = list(read_rates(data, ColumnNames()).models)
     for at in np.unique(np.linspace(0, len(names) - 1, models).round().astype(int)):
-        yield prepare(
-            Request(
-                data=data,
-                columns=ColumnNames(),
-                model=names[at],
-                prior_model=None,
-                references=_REFERENCES,
-                insisted=True,
-                draws=draws,
-                seed=0,
-                group_size=8,
-                batch=128,
-                encoder=EncoderChoice(encoder, "cpu", 1, default_cache()),
-                adapter=None,
-            ),
-            lambda _done, _total: None,
-            lambda _message: None,
-        )
+        yield case(data, names[at], draws=draws, encoder=encoder)
 
 
-def worth(case: Prepared) -> dict[str, float]:
+def worth(of: Prepared) -> dict[str, float]:
     """Correlation of FUSED and of the ridge on embeddings, mean over the draws."""
-    measured = Measured(counts(case.model.rate, case.model.trials), case.model.trials)
-    found: dict[str, list[float]] = {}
-    for row in rows_for(case.questions, measured, _REFERENCES, None):
-        if row.name not in (FUSED, _RIDGE):
-            continue
-        for number in range(case.plan.draws):
-            draw = draw_references(case.model.rate, case.model.trials, _REFERENCES, 8, case.plan.seed, number)
-            predicted = 1.0 - row.predict(draw).difficulty[draw.unseen]
-            found.setdefault(row.name, []).append(accuracy(predicted, measured.take(draw.unseen), None).pearson or 0.0)
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    found = evaluate(of.plan, of.questions, of.model, None, lambda _row: None, only=(FUSED, _RIDGE))
+    return {summary.row: summary.mean["pearson"] or 0.0 for summary in found.summaries}
 
 
 def _onnx(texts: Sequence[str], arguments: argparse.Namespace) -> int:
@@ -160,7 +133,7 @@ def main() -> int:
     with tqdm(desc="files", total=len(arguments.data) * (len(encoders) + 1), disable=None, leave=False) as bar:
         for spec in ("none", *encoders):
             for data in arguments.data:
-                rows = [worth(case) for case in prepared(data, arguments.models, spec, arguments.draws)]
+                rows = [worth(of) for of in cases(data, arguments.models, spec, arguments.draws)]
                 names = [name for name in (FUSED, _RIDGE) if name in rows[0]]
                 correlations.setdefault(spec, {})[str(data)] = {
                     name: float(np.mean([r[name] for r in rows])) for name in names

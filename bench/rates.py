@@ -30,7 +30,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,11 @@ import numpy as np
 from tqdm import tqdm
 
 import selector
+from bench.cases import REFERENCES, case
 from selector.cli.table import table, write_json
-from selector.evaluation.embeddings import EncoderChoice, default_cache
+from selector.code_digest import code_digest
 from selector.evaluation.experiment import evaluate
-from selector.evaluation.prepare import OTHERS, Request, prepare
+from selector.evaluation.prepare import OTHERS
 from selector.evaluation.rates import ColumnNames, read_rates
 from selector.evaluation.rows import FUSED, FUSED_PRIOR, PRIOR
 
@@ -66,21 +66,14 @@ Rows = dict[str, dict[str, Any]]
 
 def figures(job: Job) -> Rows:
     """All rows of one model: means over the draws."""
-    request = Request(
-        data=Path(job.data),
-        columns=ColumnNames(),
-        model=job.model,
+    prepared = case(
+        Path(job.data),
+        job.model,
         prior_model=None if job.alone else OTHERS,
         references=job.references,
-        insisted=True,
         draws=job.draws,
         seed=job.seed,
-        group_size=8,
-        batch=128,
-        encoder=EncoderChoice("default", "cpu", 1, default_cache()),
-        adapter=None,
     )
-    prepared = prepare(request, lambda _done, _total: None, lambda _message: None)
     found = evaluate(prepared.plan, prepared.questions, prepared.model, prepared.adapter, lambda _row: None)
     return {
         summary.row: {
@@ -122,19 +115,14 @@ def collected(jobs: Sequence[Job], output: Path, processes: int) -> dict[Job, Ro
 
 def _kept(output: Path, job: Job) -> Path:
     """Where the figures are kept: a name of their own for other data, and for other code."""
-    versions = [version(package) for package in ("numpy", "scipy", "sentence-transformers")]
-    key = json.dumps([asdict(job), _digest(Path(job.data)), *versions, *(_digest(path) for path in _code())])
+    key = json.dumps([asdict(job), _code(Path(job.data))])
     return output / f"{Path(job.data).stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 @cache
-def _code() -> tuple[Path, ...]:
-    return tuple(sorted(Path(selector.__file__).parent.rglob("*.py")))
-
-
-@cache
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _code(data: Path) -> str:
+    sources = sorted(Path(selector.__file__).parent.rglob("*.py"))
+    return code_digest([data, *sources], ("numpy", "scipy", "sentence-transformers"))
 
 
 @dataclass(frozen=True)
@@ -201,7 +189,7 @@ def _picture(path: Path, comparisons: dict[str, Comparison]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.rates", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("data", nargs="+", type=Path)
-    parser.add_argument("--references", type=int, default=256)
+    parser.add_argument("--references", type=int, default=REFERENCES)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("bench-output/rates"))

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from clients import operations, results
+from clients.arguments import Shard
 from clients.connection import (
     LOGGER,
     MAX_MESSAGE_BYTES,
@@ -22,7 +23,7 @@ from clients.connection import (
     seconds,
 )
 from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
-from clients.operations import Call, Operation, Shard, request_id_of
+from clients.operations import Call, Operation, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, RequestStream

@@ -15,10 +15,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from clients import results
+from clients.arguments import (
+    Shard,
+    id_list,
+    mapping_of,
+    outcomes_message,
+    purpose_number,
+    shard_message,
+    signal_message,
+)
 from clients.config import run_config
 from clients.decoding import decode
 from clients.errors import MalformedAnswer
-from clients.messages import array_of, build, converted, listed, shown
+from clients.messages import build, listed, shown
 from clients.names import enum_number, short_name
 from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, prompt_stream, rate_and_trials, rollout_stream
@@ -40,7 +49,6 @@ class Call:
 
 
 Operation = Generator["Call | float", Any, T]
-Shard = tuple[int, int]
 
 # The call that is not of our own services, and the one that is answered by a stream.
 HEALTH = "Check"
@@ -147,7 +155,7 @@ def import_priors(
     run_id: str, priors: Mapping[str, Prior], step: int | None, request_id: str
 ) -> Operation[results.PriorsImported]:
     """ImportPriors, in parts that fit into messages; no priors need no call."""
-    _mapping(priors, "priors", "prompt id -> prior")
+    mapping_of(priors, "priors", "prompt id -> prior")
     header = build(selector_pb.ImportPriorsRequest, run_id=run_id, request_id=request_id, step=step)
     messages = []
     for prompt_id, prior in priors.items():
@@ -174,7 +182,7 @@ def retire_prompts(run_id: str, prompt_ids: Iterable[str], request_id: str) -> O
     request = build(
         selector_pb.RetirePromptsRequest,
         run_id=run_id,
-        prompt_ids=_ids(prompt_ids, "prompt_ids"),
+        prompt_ids=id_list(prompt_ids, "prompt_ids"),
         request_id=request_id,
     )
     return decode(results.Retired, (yield Call("RetirePrompts", request)))
@@ -198,11 +206,11 @@ def select_batch(
         step=step,
         round=round,
         batch_size=batch_size,
-        purpose=_purpose(purpose),
+        purpose=purpose_number(purpose),
         request_id=request_id,
-        exclude_prompt_ids=_ids(exclude_prompt_ids, "exclude_prompt_ids"),
+        exclude_prompt_ids=id_list(exclude_prompt_ids, "exclude_prompt_ids"),
         fresh_only=fresh_only,
-        shard=_shard(shard),
+        shard=shard_message(shard),
     )
     return _parallel(decode(results.Selection, (yield Call("SelectBatch", request))))
 
@@ -216,8 +224,8 @@ def report_outcomes(
     request_id: str,
 ) -> Operation[results.OutcomesReported]:
     """ReportOutcomes; nothing to report needs no call."""
-    _mapping(outcomes, "outcomes", "prompt id -> outcomes")
-    statuses = _mapping({} if statuses is None else statuses, "statuses", "prompt id -> statuses")
+    mapping_of(outcomes, "outcomes", "prompt id -> outcomes")
+    statuses = mapping_of({} if statuses is None else statuses, "statuses", "prompt id -> statuses")
     for prompt_id in statuses:
         if prompt_id not in outcomes:
             raise ValueError(f"statuses[{shown(prompt_id)}]: expected only prompts with outcomes")
@@ -225,9 +233,11 @@ def report_outcomes(
         selector_pb.ReportOutcomesRequest,
         run_id=run_id,
         step=step,
-        purpose=_purpose(purpose),
+        purpose=purpose_number(purpose),
         request_id=request_id,
-        outcomes=[_outcomes_of(prompt_id, values, statuses.get(prompt_id)) for prompt_id, values in outcomes.items()],
+        outcomes=[
+            outcomes_message(prompt_id, values, statuses.get(prompt_id)) for prompt_id, values in outcomes.items()
+        ],
     )
     if not outcomes:
         return results.OutcomesReported()
@@ -248,7 +258,7 @@ def predict_difficulty(run_id: str, prompt_ids: Iterable[str] | None) -> Operati
                 break
     else:
         # Of all ids, so that one that cannot be sent is found, and its place told, before the first call.
-        whole = build(selector_pb.PredictDifficultyRequest, run_id=run_id, prompt_ids=_ids(prompt_ids, "prompt_ids"))
+        whole = build(selector_pb.PredictDifficultyRequest, run_id=run_id, prompt_ids=id_list(prompt_ids, "prompt_ids"))
         for start in range(0, len(whole.prompt_ids), _IDS_PER_CALL):
             chunk = whole.prompt_ids[start : start + _IDS_PER_CALL]
             request = selector_pb.PredictDifficultyRequest(run_id=run_id, prompt_ids=chunk)
@@ -291,9 +301,9 @@ def sample_rollouts(
         wait=wait,
         order=enum_number(replay_pb.SampleOrder.DESCRIPTOR, order, "order"),
         min_age_steps=min_age_steps,
-        exclude_prompt_ids=_ids(exclude_prompt_ids, "exclude_prompt_ids"),
+        exclude_prompt_ids=id_list(exclude_prompt_ids, "exclude_prompt_ids"),
         informative_only=informative_only,
-        shard=_shard(shard),
+        shard=shard_message(shard),
     )
     if request.count == 0:
         return results.Sample()
@@ -337,8 +347,8 @@ def report_training(
         clip_fraction=clip_fraction,
         updates=updates,
         signals=[
-            _signal(name, values)
-            for name, values in _mapping({} if signals is None else signals, "signals", "name -> values").items()
+            signal_message(name, values)
+            for name, values in mapping_of({} if signals is None else signals, "signals", "name -> values").items()
         ],
     )
     response = yield Call("ReportTraining", request)
@@ -434,64 +444,3 @@ def _parallel(columns: Columns) -> Columns:
         if isinstance(column, (np.ndarray, tuple)) and len(column) != len(columns):
             raise ValueError(f"{name}: expected one per prompt ({len(columns)}), got {len(column)}")
     return columns
-
-
-def _purpose(purpose: str) -> Any:
-    return enum_number(selector_pb.Purpose.DESCRIPTOR, purpose, "purpose")
-
-
-def _shard(shard: Shard | None) -> selector_pb.Shard | None:
-    if shard is None:
-        return None
-    if not isinstance(shard, (tuple, list, np.ndarray)) or np.shape(shard) != (2,):
-        raise ValueError(f"shard: expected (index, count), got {shown(shard)}")
-    return build(selector_pb.Shard, "shard", index=shard[0], count=shard[1])
-
-
-def _outcomes_of(prompt_id: str, outcomes: Any, statuses: Any) -> selector_pb.PromptOutcomes:
-    where = f"outcomes[{shown(prompt_id)}]"
-    numbers = _statuses(statuses, f"statuses[{shown(prompt_id)}]") if statuses is not None else []
-    return build(
-        selector_pb.PromptOutcomes,
-        where,
-        prompt_id=prompt_id,
-        outcomes=_floats(outcomes, where),
-        statuses=numbers,
-    )
-
-
-def _statuses(statuses: Any, path: str) -> list[int]:
-    enum = selector_pb.RolloutStatus.DESCRIPTOR
-    return [
-        enum_number(enum, status, f"{path}[{index}]") for index, status in enumerate(listed(statuses, path, "statuses"))
-    ]
-
-
-def _signal(name: str, values: Mapping[str, float]) -> selector_pb.Signal:
-    where = f"signals[{shown(name)}]"
-    _mapping(values, where, "prompt id -> value")
-    try:
-        numbers = _floats(list(values.values()), where)
-    except ValueError:
-        for prompt_id, value in values.items():
-            converted(selector_pb.Signal, "values", value, f"{where}[{shown(prompt_id)}]")
-        raise
-    return build(selector_pb.Signal, where, name=name, prompt_ids=list(values), values=numbers)
-
-
-def _mapping(values: Any, path: str, what: str) -> Mapping[Any, Any]:
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{path}: expected a mapping {what}, got {shown(values)}")
-    return values
-
-
-def _ids(prompt_ids: Iterable[str], path: str) -> list[str]:
-    return listed(prompt_ids, path, "ids", ordered=False)
-
-
-def _floats(values: Any, path: str) -> list[float]:
-    array = array_of(values, path, "a list of numbers")
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "biuf"):
-        raise ValueError(f"{path}: expected a list of numbers, got {shown(values)}")
-    floats: list[float] = array.astype(np.float64).tolist()
-    return floats

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 import grpc
 
 from clients import operations, results
+from clients.arguments import Shard
 from clients.connection import (
     LOGGER,
     MAX_MESSAGE_BYTES,
@@ -20,7 +21,7 @@ from clients.connection import (
     seconds,
 )
 from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
-from clients.operations import Call, Operation, Shard, request_id_of
+from clients.operations import Call, Operation, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, RequestStream

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from selector.code_digest import code_digest
 from selector.errors import ServiceError
 from selector.events import EventRow
 from selector.state import RunState
@@ -119,12 +119,5 @@ def _digest(row: EventRow) -> bytes:
 def _code() -> str:
     """Identifies the code that folds, and the libraries that it computes with."""
     package = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted([*(package / name for name in _FOLDING), *(package / "difficulty").rglob("*.py")]):
-        digest.update(path.read_bytes() if path.is_file() else b"")
-    for name in _COMPUTING:
-        try:
-            digest.update(f"{name}={version(name)}".encode())
-        except PackageNotFoundError:
-            digest.update(f"{name}=?".encode())
-    return digest.hexdigest()
+    folding = sorted([*(package / name for name in _FOLDING), *(package / "difficulty").rglob("*.py")])
+    return code_digest(folding, _COMPUTING)

@@ -9,12 +9,10 @@ import click
 
 from selector.cli.session import connected, target_options
 from selector.cli.table import facts, write_json
+from selector.ranges import LARGEST_STEP
 
 if TYPE_CHECKING:
     from selector.evaluation.prior_rows import Imported
-
-# The service's own limit.
-_LARGEST_STEP = 2**53 - 1
 
 
 @click.command("import-prior")
@@ -39,7 +37,7 @@ _LARGEST_STEP = 2**53 - 1
 )
 @click.option(
     "--step",
-    type=click.IntRange(0, _LARGEST_STEP),
+    type=click.IntRange(0, LARGEST_STEP),
     help="Step of the trainer: a rewind to it or before takes the import back.  [default: none does]",
 )
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of the ids.  [default: found by name]")

@@ -100,12 +100,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
     show_default=True,
     help="As of 'selector serve', which has to run with the same one; not used for ready embeddings.",
 )
-@click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    help="Of the encoder and of training, such as cuda.",
-)
+@click.option("--device", default="cpu", show_default=True, help="Of the encoder and of training, such as cuda.")
 @click.option("--threads", type=click.IntRange(0, 1024), default=0, show_default=True, help="Of torch, 0 = its choice.")
 @click.option("--text", "text_column", metavar="COLUMN", help="Column of the texts.  [default: found by name]")
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of the ids.  [default: found by name]")

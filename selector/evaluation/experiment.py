@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -96,8 +96,9 @@ def evaluate(
     model: ModelRates,
     adapter: Adapter | None,
     progress: Callable[[str], None],
+    only: Collection[str] | None = None,
 ) -> Evaluation:
-    """Evaluate all rows.
+    """Evaluate all rows, or those with a name in ``only``.
 
     Args:
         questions: those that the model was run on, all N of them.
@@ -105,7 +106,7 @@ def evaluate(
         progress: called with a row's name when it begins on a draw; see ``work``.
     """
     measured = Measured(counts(model.rate, model.trials), model.trials)
-    rows = rows_for(questions, measured, plan.references, adapter)
+    rows = [row for row in rows_for(questions, measured, plan.references, adapter) if only is None or row.name in only]
     records: list[Record] = []
     for number in range(plan.draws):
         draw = draw_references(model.rate, model.trials, plan.references, plan.config.group_size, plan.seed, number)

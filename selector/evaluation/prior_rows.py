@@ -10,10 +10,10 @@ import numpy as np
 from clients import PromptRow, SelectorClient
 from selector.evaluation.errors import OptionError
 from selector.evaluation.rates import RateTable
+from selector.ranges import MOST_PRIOR_TRIALS
 
 _LISTED = 10
 _LONGEST_ID_BYTES = 256
-_MOST_TRIALS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def prior_rows(table: RateTable, models: Sequence[str], by: str | None) -> Prior
         texts=None if table.texts is None else tuple(table.texts[i] for i in known),
         # A mean of ones may be a little more than one.
         rates=tuple(np.minimum(rates.rate[known], 1.0).tolist()),
-        trials=tuple(min(int(trials), _MOST_TRIALS) for trials in rates.trials[known]),
+        trials=tuple(min(int(trials), MOST_PRIOR_TRIALS) for trials in rates.trials[known]),
         without_rate=len(table) - len(known),
     )
 
@@ -129,7 +129,7 @@ def _by_text(client: SelectorClient, rows: PriorRows, texts: Sequence[str], step
         successes, all_trials = totals.get(key, (0.0, 0))
         totals[key] = successes + rate * trials, all_trials + trials
     priors = {
-        prompt_id: (min(successes / trials, 1.0), min(trials, _MOST_TRIALS))
+        prompt_id: (min(successes / trials, 1.0), min(trials, MOST_PRIOR_TRIALS))
         for key, (successes, trials) in totals.items()
         for prompt_id in prompts[key]
     }

@@ -30,13 +30,11 @@ from selector.evaluation.cells import (
 )
 from selector.evaluation.data_file import Columns, read_columns
 from selector.evaluation.errors import DataError
+from selector.ranges import LARGEST_STEP, MOST_PRIOR_TRIALS
 
 OUTCOMES, PROMPTS = "outcomes.parquet", "prompts.parquet"
 PURPOSES = ("TRAIN", "REFERENCE")
 ARMS = ("TARGETED", "UNIFORM", "REVIEW")
-# The service's own limits.
-_LARGEST_STEP = 2**53 - 1
-_MOST_PRIOR_TRIALS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ def _priors(pool: Columns | None, size: int) -> tuple[np.ndarray, np.ndarray]:
     known = ~np.isnan(found)
     if known.any():
         _required(pool, "prior_trials")
-        behind = whole_numbers_of(pool, "prior_trials", 0, _MOST_PRIOR_TRIALS)
+        behind = whole_numbers_of(pool, "prior_trials", 0, MOST_PRIOR_TRIALS)
         without = np.flatnonzero(known & ~(behind > 0))
         if len(without):
             raise wrong_cell(pool, "prior_trials", int(without[0]), "the trials behind the row's prior_rate")
@@ -173,7 +171,7 @@ def _priors(pool: Columns | None, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _reports(columns: Columns, prompt: np.ndarray) -> list[Report]:
     _required(columns, "step")
-    step = _present(columns, "step", whole_numbers_of(columns, "step", 0, _LARGEST_STEP))
+    step = _present(columns, "step", whole_numbers_of(columns, "step", 0, LARGEST_STEP))
     successes, trials = _successes(columns)
     reference = np.array([value == "REFERENCE" for value in _choices(columns, "purpose", PURPOSES)])
     uniform = np.array([value == "UNIFORM" for value in _choices(columns, "arm", ARMS)]) | reference

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from selector.errors import invalid
+from selector.ranges import LARGEST_STEP
 from selector.requests import RequestKey
 from selector.service.fingerprint import fingerprint
 from selector.v1.reasons import Reason
@@ -17,7 +18,6 @@ from selector.v1.reasons import Reason
 _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-LARGEST_STEP = 2**53 - 1
 _LONGEST_ID_BYTES = 256
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from selector.errors import invalid
+from selector.ranges import MOST_PRIOR_TRIALS
 from selector.requests import ImportRequest, PromptSpec
 from selector.run import Run
 from selector.service import checks
@@ -18,7 +19,7 @@ from selector.v1 import selector_service_pb2 as pb
 _LONGEST_TEXT = 4 * 2**20
 _LONGEST_DOMAIN = 256
 _WIDEST_EMBEDDING = 65_536
-_MOST_TOKENS = _MOST_TRIALS = 2**31 - 1
+_MOST_TOKENS = 2**31 - 1
 # A message of the export: about 1 MiB, as streamed messages are fastest, and at least one prompt.
 _FRAME_BYTES = 2**20
 
@@ -62,7 +63,7 @@ def prompt_spec(prompt: pb.Prompt, position: int) -> PromptSpec:
     rate, trials = math.nan, 0
     if prompt.HasField("prior"):
         rate = checks.real_between(prompt.prior.pass_rate, 0.0, 1.0, f"{path}.prior.pass_rate")
-        trials = checks.between(prompt.prior.trials, 1, _MOST_TRIALS, f"{path}.prior.trials")
+        trials = checks.between(prompt.prior.trials, 1, MOST_PRIOR_TRIALS, f"{path}.prior.trials")
     return PromptSpec(
         prompt_id=prompt.prompt_id,
         text=prompt.text,
@@ -82,7 +83,7 @@ def import_request(request: pb.ImportPriorsRequest) -> ImportRequest:
     for i, prior in enumerate(request.priors):
         checks.identifier(prior.prompt_id, f"priors[{i}].prompt_id")
         checks.real_between(prior.pass_rate, 0.0, 1.0, f"priors[{i}].pass_rate")
-        checks.between(prior.trials, 0, _MOST_TRIALS, f"priors[{i}].trials")
+        checks.between(prior.trials, 0, MOST_PRIOR_TRIALS, f"priors[{i}].trials")
     checks.distinct_prompts(ids, "priors", ".prompt_id")
     return ImportRequest(
         prompt_ids=ids,

@@ -13,16 +13,7 @@ import pytest
 
 from clients import Column, RolloutGroup, SamplingSettings, SelectorClient
 from selector.v1 import selector_service_pb2 as selector_pb
-
-GROUP = RolloutGroup.from_arrays(
-    prompt_id="a",
-    policy_version=0,
-    prompt_token_ids=[1],
-    response_token_ids=[[1], [2]],
-    behavior_log_probs=[[-0.5], [-0.25]],
-    rewards=[0, 1],
-    outcomes=[0, 1],
-)
+from tests.clients.groups import GROUP
 
 Caller = Callable[..., Any]
 # Wrong values of one argument, each with how the error begins; by default with the argument's name.

@@ -18,18 +18,9 @@ import clients
 from clients import AsyncSelectorClient, RetryPolicy, RolloutGroup, Sample, SelectorClient, Unavailable
 from selector.v1 import replay_service_pb2 as replay_pb
 from selector.v1 import selector_service_pb2 as selector_pb
+from tests.clients.groups import GROUP
 
 UNAVAILABLE, INVALID = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INVALID_ARGUMENT
-GROUP = RolloutGroup.from_arrays(
-    prompt_id="p",
-    policy_version=0,
-    prompt_token_ids=[1],
-    response_token_ids=[[1], [2]],
-    behavior_log_probs=[[-0.5], [-0.25]],
-    rewards=[0, 1],
-    outcomes=[0, 1],
-)
-
 Caller = Callable[..., Any]
 
 # Method, arguments, RPC.
