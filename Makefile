@@ -30,8 +30,9 @@ INPUTS ?= 100000
 KILLS ?= 200
 SEED ?= 0
 MINUTES ?= 10
+TRAINERS ?= trl
 
-.PHONY: help demo serve test test-slow test-compat resume lint audit fuzz crash soak stubs stubs-check clean
+.PHONY: help demo serve test test-slow test-adapters test-compat resume lint audit fuzz crash soak stubs stubs-check clean
 
 help:  ## this list
 	@echo "Targets:"
@@ -49,6 +50,14 @@ test: $(VENV)/.installed-dev  ## the quick tests, a few minutes
 
 test-slow: $(VENV)/.installed-dev  ## everything that the quick tests leave out
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m pytest tests -q -m slow $(PYTEST_ARGS)
+
+test-adapters: $(VENV)/.installed-dev  ## the adapters against the real trainers; TRAINERS="trl" for some
+	@for trainer in $(TRAINERS); do \
+		echo "Testing the adapter of $$trainer."; \
+		python=$$($(VENV)/bin/python scripts/trainer_environment.py $$trainer); \
+		$(TEST_ENVIRONMENT) SELECTOR_PYTHON=$(CURDIR)/$(VENV)/bin/python $$python -m pytest tests/trainers/$$trainer \
+			-q -o filterwarnings=default $(PYTEST_ARGS); \
+	done
 
 test-compat: $(VENV)/.installed-dev  ## the package, built and installed with the oldest and newest grpcio and protobuf
 	@echo "Installing the package into new environments: a few minutes the first time."

@@ -23,7 +23,9 @@ def shard_message(shard: Shard | None) -> selector_pb.Shard | None:
     """``(index, count)`` as a message, None for none."""
     if shard is None:
         return None
-    if not isinstance(shard, (tuple, list, np.ndarray)) or np.shape(shard) != (2,):
+    # Not numpy's shape, which is itself an error for ([0, 1], 2); what the two are is for the message to check.
+    several = isinstance(shard, (tuple, list)) or (isinstance(shard, np.ndarray) and shard.ndim == 1)
+    if not several or len(shard) != 2:
         raise ValueError(f"shard: expected (index, count), got {shown(shard)}")
     return build(selector_pb.Shard, "shard", index=shard[0], count=shard[1])
 

@@ -45,6 +45,10 @@ SHARD: Wrong = [
     np.zeros(()),
     np.zeros((2, 2)),
     Named((0.5, 2), "shard.index"),
+    Named(([0.5], 2), "shard.index"),
+    Named((0, ()), "shard.count"),
+    Named(np.array(3), "shard"),
+    Named(np.zeros((2, 2)), "shard"),
     Named((0, True), "shard.count"),
 ]
 

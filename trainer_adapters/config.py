@@ -1,0 +1,100 @@
+"""Which service an adapter talks to, and how: the part of the settings that is the same for every trainer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from clients import SelectorClient
+from clients.names import did_you_mean
+from trainer_adapters.checks import AdapterError, agreed
+
+TOKEN_VARIABLE = "SELECTOR_TOKEN"
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """One run of a service.
+
+    Attributes:
+        target: ``host:port`` of the service.
+        run_id: the run, made at the start of a training if it does not exist; one per training.
+        run: fields of ``RunConfig`` as a mapping (see ``clients.config``). What the trainer itself knows, its group
+            size, its seed and how it samples, is filled in; stating something else is an error.
+        on_failure: ``"open"``: while the service cannot be used, prompts are drawn uniformly and nothing is replayed,
+            loudly and counted, and what could not be reported is sent when it answers again. ``"closed"``: the
+            training ends with the error. At the start of a training every error ends it.
+        replay: False = never replay, whatever the run's config says.
+        timeout_s: seconds for one call, with all retries; longer than a restart of the service takes.
+        probe_s: seconds to wait for a service that did not answer before, once per step.
+        backlog_bytes: rollouts kept for a service that does not answer; the oldest beyond it are dropped and counted.
+        token_file: file with the bearer token; None = the environment variable SELECTOR_TOKEN, if there is one.
+        tls: None = unencrypted, True = the system's authorities, or a path to the authorities in PEM.
+    """
+
+    target: str
+    run_id: str
+    run: Mapping[str, Any] = field(default_factory=dict)
+    on_failure: str = "open"
+    replay: bool = True
+    timeout_s: float = 120.0
+    probe_s: float = 2.0
+    backlog_bytes: int = 2**28
+    token_file: str | None = None
+    tls: bool | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in ("open", "closed"):
+            raise AdapterError(f"curriculum.on_failure: expected 'open' or 'closed', got {self.on_failure!r}")
+        if not isinstance(self.run, Mapping):
+            raise AdapterError(f"curriculum.run: expected a mapping of RunConfig's fields, got {self.run!r}")
+        for name in ("timeout_s", "probe_s"):
+            if not getattr(self, name) > 0:
+                raise AdapterError(f"curriculum.{name}: expected seconds > 0, got {getattr(self, name)!r}")
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> CurriculumConfig:
+        """From a trainer's configuration file.
+
+        Raises:
+            AdapterError: an unknown or missing name.
+        """
+        known = [each.name for each in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise AdapterError(
+                    f"curriculum.{name}: no such setting{did_you_mean(str(name), known)}; known: {', '.join(known)}"
+                )
+        for name in ("target", "run_id"):
+            if not settings.get(name):
+                raise AdapterError(f"curriculum.{name}: is missing")
+        return cls(**settings)
+
+    def client(self) -> SelectorClient:
+        """A client of the run; to be made in the process that uses it.
+
+        Raises:
+            AdapterError: the token file cannot be read.
+        """
+        try:
+            token = (
+                Path(self.token_file).read_text(encoding="utf-8") if self.token_file else os.environ.get(TOKEN_VARIABLE)
+            )
+        except (OSError, UnicodeDecodeError) as error:
+            raise AdapterError(f"curriculum.token_file: {self.token_file!r} cannot be read: {error}") from error
+        return SelectorClient(self.target, self.run_id, token=token, tls=self.tls, timeout_s=self.timeout_s)
+
+    def run_config(self, group_size: int, seed: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        """The run's config with what the trainer knows filled in; a seed that is stated stays.
+
+        Raises:
+            AdapterError: the config states something else.
+        """
+        stated = self.run.get("sampling") or {}
+        if not isinstance(stated, Mapping):
+            raise AdapterError(f"curriculum.run.sampling: expected a mapping, got {stated!r}")
+        run = agreed(self.run, {"group_size": group_size}, "curriculum.run")
+        return {"seed": seed, **run, "sampling": agreed(stated, sampling, "curriculum.run.sampling")}
