@@ -19,7 +19,7 @@ def purpose_number(purpose: str) -> Any:
     return enum_number(selector_pb.Purpose.DESCRIPTOR, purpose, "purpose")
 
 
-def shard_message(shard: Shard | None) -> selector_pb.Shard | None:
+def shard_message(shard: Any) -> selector_pb.Shard | None:
     """``(index, count)`` as a message, None for none."""
     if shard is None:
         return None
