@@ -27,6 +27,8 @@ class CurriculumConfig:
         on_failure: ``"open"``: while the service cannot be used, prompts are drawn uniformly and nothing is replayed,
             loudly and counted, and what could not be reported is sent when it answers again. ``"closed"``: the
             training ends with the error. At the start of a training every error ends it.
+        outcome: the trainer's name of the raw task score, where what it optimises is shaped or a sum: the name of a
+            reward function, or of a field of the reward's answer. None = the reward itself.
         replay: False = never replay, whatever the run's config says.
         timeout_s: seconds for one call, with all retries; longer than a restart of the service takes.
         probe_s: seconds to wait for a service that did not answer before, once per step.
@@ -39,6 +41,7 @@ class CurriculumConfig:
     run_id: str
     run: Mapping[str, Any] = field(default_factory=dict)
     on_failure: str = "open"
+    outcome: str | None = None
     replay: bool = True
     timeout_s: float = 120.0
     probe_s: float = 2.0

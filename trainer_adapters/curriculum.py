@@ -150,6 +150,15 @@ class Curriculum:
         self._counts["filled_prompts"] += len(filled)
         return (*more, *filled)
 
+    def references(self, step: int) -> tuple[str, ...]:
+        """Prompts of a dedicated reference pass, to be rolled out and reported with ``purpose="reference"`` before the
+        step's selection; none while the service is away.
+        """
+        selection = None
+        if self._reach():
+            selection = self._attempt("select_batch", lambda: self._client.select_batch(step, purpose="reference"))
+        return () if selection is None else selection.prompt_ids
+
     def replay(self, step: int, count: int) -> list[RolloutGroup]:
         """Up to ``count`` stored groups; none while the service is away."""
         if count <= 0 or not self.config.replay:
@@ -165,7 +174,7 @@ class Curriculum:
         self,
         step: int,
         outcomes: Mapping[str, Any],
-        statuses: Mapping[str, Sequence[str]] | None = None,
+        statuses: Mapping[str, Any] | None = None,
         purpose: str = "train",
     ) -> None:
         """Raw task scores of fresh rollouts, by prompt. Never of replayed ones."""
