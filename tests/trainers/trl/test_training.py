@@ -53,7 +53,7 @@ def test_outcomes_of_fresh_rollouts_are_reported_and_groups_replayed(service: Se
     made.train()
     with client(service.target) as looked:
         run = looked.get_run()
-        reported = [(row.prompt_id, row.record.step, row.record.outcomes) for row in looked.export("outcomes")]
+        reported = [(row.prompt_id, row.record.step, tuple(row.record.outcomes)) for row in looked.export("outcomes")]
     generated = [
         (IDS[prompt], step, tuple(score for asked, score in batch if asked == prompt))
         for step, (batch, asked_for) in enumerate(zip(reward.batches, reward.prompts, strict=True))
