@@ -145,7 +145,7 @@ def test_a_training_that_asks_for_it_ends_with_the_service(service: Service, tmp
 
 def test_dedicated_references_are_rolled_out_apart(service: Service, tmp_path: Path) -> None:
     reward = FirstDigit()
-    run = {"preset": "PAPER", "reference": {"size": 9, "every_steps": 2}}
+    run = {"reference": {"mode": "DEDICATED", "size": 9, "every_steps": 2}}
     made = trainer(tmp_path, config(service.target, run=run), reward, max_steps=4)
     made.train()
     with client(service.target) as looked:
