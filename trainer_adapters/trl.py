@@ -266,7 +266,7 @@ class CurriculumMixin(_Trainer):
         joined = dict(output)
         if "importance_sampling_ratio" in output:
             low, high = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
-            rows["importance_sampling_ratio"] = weight.clamp(low, high)
+            rows["importance_sampling_ratio"] = weight.clamp(0.0 if low is None else low, high)
             rows["advantages"] = advantages.expand_as(weight)
         else:
             rows["advantages"] = advantages * weight

@@ -154,6 +154,3 @@ class _WithRatio(GRPOTrainer):
 
 class ComparedWithRatio(Compared, _WithRatio):
     """The adapter over such a trainer."""
-
-    vllm_importance_sampling_clip_min = None
-    vllm_importance_sampling_clip_max = None

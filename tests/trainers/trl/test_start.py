@@ -67,7 +67,7 @@ def test_a_penalty_towards_a_reference_model(tmp_path: Path) -> None:
     made = trainer(tmp_path, config(NOWHERE), FirstDigit())
     # With it TRL loads the reference model from a hub before anything can be checked.
     made.beta = 0.1
-    with pytest.raises(AdapterError, match="^beta: expected 0.0, got 0.1"):
+    with pytest.raises(AdapterError, match=r"^beta: expected 0.0, got 0.1"):
         _check_loss(made)
 
 
