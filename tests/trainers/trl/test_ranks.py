@@ -27,6 +27,7 @@ def train(service: Service, folder: Path, name: str, *arguments: str) -> list[di
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(2)]
