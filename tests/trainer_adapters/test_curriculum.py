@@ -34,7 +34,7 @@ def service(tmp_path: Path) -> Iterator[InProcessService]:
 
 def curriculum(service: InProcessService, pool: PromptPool = POOL, **changes: Any) -> Curriculum:
     config = CurriculumConfig(
-        **{"target": service.address, "run_id": "run", "timeout_s": 2.0, "probe_s": 0.5, **changes}
+        **{"target": service.address, "run_id": "run", "timeout_s": 3.0, "probe_s": 3.0, **changes}
     )
     return Curriculum(config, pool, config.run_config(4, 3, SAMPLING))
 
@@ -148,14 +148,14 @@ def test_a_wrong_call_ends_the_training_either_way(service: InProcessService, on
 
 
 def test_a_service_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
-    config = CurriculumConfig(target="127.0.0.1:9", run_id="run", timeout_s=0.5)
+    config = CurriculumConfig(target="127.0.0.1:9", run_id="run", timeout_s=1.0)
     made = Curriculum(config, POOL, config.run_config(4, 0, SAMPLING))
     with pytest.raises((ConnectionError, TimeoutError)):
         made.start(0)
 
 
 def test_a_full_quota_drops_rollouts_and_selection_goes_on(tmp_path: Path) -> None:
-    service = InProcessService(tmp_path / "state", max_run_bytes=2 * group("x", 0).nbytes)
+    service = InProcessService(tmp_path / "state", max_replay_groups=3)
     try:
         made = curriculum(service)
         made.start(0)

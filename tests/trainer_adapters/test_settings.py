@@ -15,7 +15,7 @@ from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.prompt_pool import PromptPool, content_ids
 from trainer_adapters.rows import padded, unpadded
 
-GIVEN = {"target": "127.0.0.1:50051", "run_id": "run"}
+GIVEN: dict[str, Any] = {"target": "127.0.0.1:50051", "run_id": "run"}
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ GIVEN = {"target": "127.0.0.1:50051", "run_id": "run"}
         ({**GIVEN, "taget": "x:1"}, "curriculum.taget: no such setting; did you mean 'target'"),
         ({**GIVEN, "on_failure": "ignore"}, "curriculum.on_failure: expected 'open' or 'closed', got 'ignore'"),
         ({**GIVEN, "run": "group_size=8"}, "curriculum.run: expected a mapping of RunConfig's fields"),
-        ({**GIVEN, "timeout_s": 0}, "curriculum.timeout_s: expected seconds > 0, got 0"),
-        ({**GIVEN, "probe_s": -1.0}, "curriculum.probe_s: expected seconds > 0, got -1.0"),
+        ({**GIVEN, "timeout_s": 0}, "curriculum.timeout_s: expected seconds >= 1, got 0"),
+        ({**GIVEN, "probe_s": 2.0}, "curriculum.probe_s: expected seconds >= 3, got 2.0"),
     ],
 )
 def test_settings_from_a_file(settings: dict[str, Any], message: str) -> None:
@@ -56,7 +56,7 @@ def test_the_run_says_what_the_trainer_does() -> None:
     }
     with pytest.raises(AdapterError, match=r"curriculum.run.sampling.temperature: the run says 1.0, the trainer 0.6"):
         config.run_config(8, 7, {"temperature": 0.6})
-    with pytest.raises(AdapterError, match="curriculum.run.sampling: expected a mapping"):
+    with pytest.raises(AdapterError, match=r"curriculum.run.sampling: expected a mapping"):
         CurriculumConfig(**GIVEN, run={"sampling": 1.0}).run_config(8, 7, {})
 
 
