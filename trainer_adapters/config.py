@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from clients import SelectorClient
+from clients import RetryPolicy, SelectorClient
 from clients.names import did_you_mean
 from trainer_adapters.checks import AdapterError, agreed
 
+# One caller per training may ask often; longer pauses would not see a service come back before a probe is over.
+_RETRY = RetryPolicy(max_backoff_s=0.25)
 TOKEN_VARIABLE = "SELECTOR_TOKEN"
 
 
@@ -89,7 +91,9 @@ class CurriculumConfig:
             )
         except (OSError, UnicodeDecodeError) as error:
             raise AdapterError(f"curriculum.token_file: {self.token_file!r} cannot be read: {error}") from error
-        return SelectorClient(self.target, self.run_id, token=token, tls=self.tls, timeout_s=self.timeout_s)
+        return SelectorClient(
+            self.target, self.run_id, token=token, tls=self.tls, timeout_s=self.timeout_s, retry=_RETRY
+        )
 
     def run_config(self, group_size: int, seed: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """The run's config with what the trainer knows filled in; a seed that is stated stays.
