@@ -33,6 +33,8 @@ class CurriculumConfig:
             reward function, or of a field of the reward's answer. None = the reward itself.
         replay: False = never replay, whatever the run's config says.
         timeout_s: seconds for one call, with all retries; longer than a restart of the service takes.
+        start_timeout_s: seconds for registering the prompts at the start; the service embeds each new text once, some
+            tens per second on a CPU.
         probe_s: seconds to wait for a service that did not answer before, once per step; at least 3, because gRPC
             pauses for up to 2.4 between two attempts to connect.
         backlog_bytes: rollouts kept for a service that does not answer; the oldest beyond it are dropped and counted.
@@ -47,6 +49,7 @@ class CurriculumConfig:
     outcome: str | None = None
     replay: bool = True
     timeout_s: float = 120.0
+    start_timeout_s: float = 7200.0
     probe_s: float = 5.0
     backlog_bytes: int = 2**28
     token_file: str | None = None
@@ -57,7 +60,7 @@ class CurriculumConfig:
             raise AdapterError(f"curriculum.on_failure: expected 'open' or 'closed', got {self.on_failure!r}")
         if not isinstance(self.run, Mapping):
             raise AdapterError(f"curriculum.run: expected a mapping of RunConfig's fields, got {self.run!r}")
-        for name, least in (("timeout_s", 1), ("probe_s", 3)):
+        for name, least in (("timeout_s", 1), ("start_timeout_s", 1), ("probe_s", 3)):
             if not getattr(self, name) >= least:
                 raise AdapterError(f"curriculum.{name}: expected seconds >= {least}, got {getattr(self, name)!r}")
 

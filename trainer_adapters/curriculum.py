@@ -97,12 +97,15 @@ class Curriculum:
         Raises:
             SelectorError: the service cannot be reached, or refuses the config or a prompt.
         """
+        patience = self.config.start_timeout_s
         self._client.wait_ready()
         self._client.create_run(self._run)
         domains = None if self.pool.domains is None else list(self.pool.domains)
-        self._client.register_prompts(list(self.pool.prompt_ids), list(self.pool.texts), domains=domains)
+        self._client.register_prompts(
+            list(self.pool.prompt_ids), list(self.pool.texts), domains=domains, timeout_s=patience
+        )
         # Also at 0: what an earlier training under this run id reported would be added to.
-        self._client.rewind(step)
+        self._client.rewind(step, timeout_s=patience)
         return self._client.get_run()
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def service(tmp_path: Path) -> Iterator[InProcessService]:
 
 def curriculum(service: InProcessService, pool: PromptPool = POOL, **changes: Any) -> Curriculum:
     config = CurriculumConfig(
-        **{"target": service.address, "run_id": "run", "timeout_s": 3.0, "probe_s": 3.0, **changes}
+        **{"target": service.address, "run_id": "run", "timeout_s": 8.0, "probe_s": 5.0, **changes}
     )
     return Curriculum(config, pool, config.run_config(4, 3, SAMPLING))
 
