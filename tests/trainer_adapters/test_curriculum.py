@@ -86,6 +86,7 @@ def test_training_starts_over_or_goes_on_as_if_it_had_not_stopped(service: InPro
         assert [trained(again, step)[0] for step in range(first, 4)] == whole[first:]
 
 
+@pytest.mark.slow
 def test_while_the_service_is_away_prompts_are_uniform_and_nothing_is_lost(
     service: InProcessService, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,6 +117,7 @@ def test_while_the_service_is_away_prompts_are_uniform_and_nothing_is_lost(
     assert sum("still away" in error for error in errors) == 1
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_the_backlog_is_counted(service: InProcessService) -> None:
     nbytes = group("x", 0).nbytes
     made = curriculum(service, backlog_bytes=8 * nbytes)

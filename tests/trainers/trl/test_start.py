@@ -12,7 +12,8 @@ from datasets import Dataset
 from tests.trainers.service import Service
 from tests.trainers.trl.tiny import FirstDigit, config, prompts, trainer
 from trainer_adapters.checks import AdapterError
-from trainer_adapters.trl import CurriculumMixin, _check_loss
+from trainer_adapters.trl import CurriculumMixin
+from trainer_adapters.trl.start import check_loss
 
 NOWHERE = "127.0.0.1:9"
 
@@ -68,7 +69,7 @@ def test_a_penalty_towards_a_reference_model(tmp_path: Path) -> None:
     # With it TRL loads the reference model from a hub before anything can be checked.
     made.beta = 0.1
     with pytest.raises(AdapterError, match=r"^beta: expected 0.0, got 0.1"):
-        _check_loss(made)
+        check_loss(made)
 
 
 def test_the_default_correction_of_vllm_drops_rows(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_the_default_correction_of_vllm_drops_rows(tmp_path: Path) -> None:
     # vLLM itself needs a GPU; the check looks at what TRL's configuration made of it.
     made.use_vllm = True
     with pytest.raises(AdapterError, match="vllm_importance_sampling_mode: expected 'token_truncate'"):
-        _check_loss(made)
+        check_loss(made)
 
 
 @pytest.mark.parametrize("release", ["1.15.9", "2.0.0"])
