@@ -43,6 +43,9 @@ T = TypeVar("T")
 _CALLER = (InvalidArgument, FailedPrecondition, AlreadyExists)
 
 
+_UNSCORED = {"ABORTED", "UNSCORABLE"}
+
+
 @dataclass(frozen=True)
 class Chosen:
     """What to train on in a step.
@@ -61,8 +64,23 @@ class Chosen:
     reference_due: bool = False
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A whole batch.
+
+    Attributes:
+        prompt_ids: to roll out.
+        replayed: stored groups.
+        reference_due: as in ``Chosen``.
+    """
+
+    prompt_ids: tuple[str, ...]
+    replayed: tuple[RolloutGroup, ...]
+    reference_due: bool = False
+
+
 class Curriculum:
-    """One training's selections, reports and replay.
+    """One training's selections, reports and replay. A loop needs ``plan``, ``deliver`` and ``report_training`` of it.
 
     Args:
         config: which service and run.
@@ -117,6 +135,31 @@ class Curriculum:
         self._client.close()
 
     # A step
+
+    def plan(self, step: int, groups: int, parts: int = 1) -> Plan:
+        """``groups`` groups to train on in a step, fresh or replayed, at least one of them fresh in each part.
+
+        Args:
+            parts: both numbers can be divided by it, as several processes need; so must ``groups``.
+
+        Returns:
+            As many groups as asked for, unless the pool has fewer prompts.
+        """
+        chosen = self.select(step, groups)
+        wanted = min(chosen.replay_groups, groups - parts) // parts * parts
+        replayed = self.replay(step, wanted)
+        replayed = replayed[: len(replayed) // parts * parts]
+        missing = groups - len(replayed) - len(chosen.prompt_ids)
+        more = self.top_up(step, missing, 1, chosen.prompt_ids)
+        return Plan((*chosen.prompt_ids, *more), tuple(replayed), chosen.reference_due)
+
+    def deliver(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Reports the outcomes of fresh groups, one per prompt, and stores them for replay. A group with a rollout that
+        could not be scored is not stored: the others' rewards would have another mean.
+        """
+        statuses = {group.prompt_id: group.statuses for group in groups if group.statuses}
+        self.report(step, {group.prompt_id: group.outcomes for group in groups}, statuses)
+        self.push(step, [group for group in groups if not _UNSCORED & set(group.statuses)])
 
     def select(self, step: int, batch_size: int) -> Chosen:
         """``batch_size`` groups for a step: prompts to roll out and groups to replay.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOTrainer
@@ -17,10 +16,10 @@ from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError, accepts, supported_version
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum
+from trainer_adapters.processes import on_main, share
 from trainer_adapters.rows import padded
 from trainer_adapters.trl.start import check_batches, check_loss, outcome_function, prompts_of, sampling_of
 
-T = TypeVar("T")
 if TYPE_CHECKING:
     from trl import GRPOTrainer as _Trainer
 else:
@@ -40,14 +39,6 @@ _RIGHT_PADDED = (
     "importance_sampling_ratio",
 )
 _KNOWN = {*_LEFT_PADDED, *_RIGHT_PADDED, "advantages", "num_items_in_batch"}
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A batch of all processes: prompts to roll out, groups to replay; both divide by the number of processes."""
-
-    prompt_ids: tuple[str, ...]
-    replayed: tuple[RolloutGroup, ...]
 
 
 class CurriculumMixin(_Trainer):
@@ -90,28 +81,21 @@ class CurriculumMixin(_Trainer):
     # What the callback calls
 
     def begin_curriculum(self, step: int) -> None:
-        """Connects, and makes the run what a training that begins at ``step`` needs."""
-
-        def begin() -> bool:
-            self._curriculum = Curriculum(self._config, self._pool, self._run)
-            return self._curriculum.start(step).reference_due
-
-        self._reference_due = self._on_main(begin)
+        """Makes the run what a training that begins at ``step`` needs."""
+        self._curriculum = Curriculum(self._config, self._pool, self._run)
+        self._reference_due = on_main(self._curriculum.start, step).reference_due
 
     def report_curriculum_training(self, step: int) -> None:
         """Tells the service what the step that has just been trained saw."""
-        if self._curriculum is not None:
-            clipped = self._metrics["train"].get("clip_ratio/region_mean")
-            self._curriculum.report_training(
-                step, clip_fraction=clipped[-1] if clipped else None, updates=1, **self._staleness
-            )
+        clipped = self._metrics["train"].get("clip_ratio/region_mean")
+        fraction = clipped[-1] if clipped else None
+        on_main(self._service.report_training, step, clip_fraction=fraction, updates=1, **self._staleness)
         self._staleness = {}
 
     def end_curriculum(self) -> None:
         """Sends what is kept, and disconnects."""
-        if self._curriculum is not None:
-            self._curriculum.close()
-            self._curriculum = None
+        on_main(self._service.close)
+        self._curriculum = None
 
     # What TRL calls
 
@@ -121,10 +105,12 @@ class CurriculumMixin(_Trainer):
         step, groups = self.state.global_step, len(inputs) // self.num_generations
         if self._reference_due:
             self._reference_pass(step, groups)
-        plan = self._on_main(lambda: self._planned(step, groups))
-        output, fresh = self._rolled_out(self._share(plan.prompt_ids), step)
-        self._on_main(lambda: self._delivered(step, fresh))
-        replayed = self._share(plan.replayed)
+        processes = self.accelerator.num_processes
+        plan = on_main(self._service.plan, step, groups * processes, processes)
+        self._reference_due = plan.reference_due
+        output, fresh = self._rolled_out(share(plan.prompt_ids), step)
+        on_main(self._service.deliver, step, fresh)
+        replayed = share(plan.replayed)
         if replayed:
             output = self._joined(output, replayed)
         self._log_replay(len(plan.prompt_ids), len(plan.replayed))
@@ -143,20 +129,12 @@ class CurriculumMixin(_Trainer):
 
     # One batch
 
-    def _planned(self, step: int, local_groups: int) -> _Plan:
-        """In the main process: what all processes train on."""
-        assert self._curriculum is not None
-        processes = self.accelerator.num_processes
-        batch = local_groups * processes
-        chosen = self._curriculum.select(step, batch)
-        self._reference_due = chosen.reference_due
-        # Whole groups, the same number everywhere, and nowhere a generation without prompts.
-        wanted = min(chosen.replay_groups, batch - processes) // processes * processes
-        replayed = self._curriculum.replay(step, wanted)
-        replayed = replayed[: len(replayed) // processes * processes]
-        missing = batch - len(replayed) - len(chosen.prompt_ids)
-        more = self._curriculum.top_up(step, missing, 1, chosen.prompt_ids)
-        return _Plan((*chosen.prompt_ids, *more), tuple(replayed))
+    @property
+    def _service(self) -> Curriculum:
+        """What asks the service, in process 0 alone."""
+        if self._curriculum is None:
+            raise AdapterError("train(): batches are chosen while it runs, and there only")
+        return self._curriculum
 
     def _rolled_out(self, prompt_ids: Sequence[str], step: int) -> tuple[dict[str, Any], list[RolloutGroup]]:
         """TRL's batch of this process's fresh rows, and the groups of all processes."""
@@ -220,14 +198,6 @@ class CurriculumMixin(_Trainer):
                 batch_size=self.args.per_device_train_batch_size,
             )[0]
 
-    def _delivered(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """In the main process: outcomes of the fresh groups, and the groups themselves."""
-        assert self._curriculum is not None
-        statuses = {group.prompt_id: group.statuses for group in groups}
-        self._curriculum.report(step, {group.prompt_id: group.outcomes for group in groups}, statuses)
-        # A rollout without a score has no advantage, and the others of its group no baseline that could be stored.
-        self._curriculum.push(step, [group for group in groups if "UNSCORABLE" not in group.statuses])
-
     def _joined(self, output: dict[str, Any], groups: Sequence[RolloutGroup]) -> dict[str, Any]:
         """The batch with replayed rows behind the fresh ones."""
         unknown = sorted(output.keys() - _KNOWN)
@@ -280,7 +250,7 @@ class CurriculumMixin(_Trainer):
     def _reference_pass(self, step: int, local_groups: int) -> None:
         """Rolls out and reports a dedicated reference set; it leaves no trace in the metrics."""
         self._reference_due = False
-        prompt_ids = self._on_main(lambda: self._curriculum.references(step))  # type: ignore[union-attr]
+        prompt_ids = on_main(self._service.references, step)
         kept = {name: list(values) for name, values in self._metrics["train"].items()}
         outcomes: dict[str, Any] = {}
         statuses: dict[str, Any] = {}
@@ -289,33 +259,13 @@ class CurriculumMixin(_Trainer):
             part = prompt_ids[start : start + batch]
             # Every process generates as much as the others: the last part is filled up with prompts it already has.
             filled = [part[index % len(part)] for index in range(batch)]
-            for group in self._rolled_out(self._share(filled), step)[1]:
+            for group in self._rolled_out(share(filled), step)[1]:
                 outcomes.setdefault(group.prompt_id, group.outcomes)
                 statuses.setdefault(group.prompt_id, group.statuses)
         self._metrics["train"].clear()
         self._metrics["train"].update(kept)
         if outcomes:
-            self._on_main(lambda: self._curriculum.report(step, outcomes, statuses, "reference"))  # type: ignore[union-attr]
-
-    # Several processes
-
-    def _share(self, items: Sequence[T]) -> Sequence[T]:
-        """This process's part of what is for all of them."""
-        size = len(items) // self.accelerator.num_processes
-        return items[self.accelerator.process_index * size : (self.accelerator.process_index + 1) * size]
-
-    def _on_main(self, call: Callable[[], T]) -> T:
-        """What the main process's call returns, in every process; its error likewise, so that none waits for ever."""
-        answer: list[Any] = [None, None]
-        if self.accelerator.is_main_process:
-            try:
-                answer[0] = call()
-            except Exception as error:
-                answer[1] = error
-        broadcast_object_list(answer)
-        if answer[1] is not None:
-            raise answer[1]
-        return answer[0]
+            on_main(self._service.report, step, outcomes, statuses, "reference")
 
     # What is logged
 
@@ -331,8 +281,7 @@ class CurriculumMixin(_Trainer):
 
     def _log_replay(self, fresh: int, replayed: int) -> None:
         figures: dict[str, float] = {"fresh_groups": fresh, "replayed_groups": replayed, **self._staleness}
-        if self._curriculum is not None:
-            figures |= self._curriculum.figures()
+        figures |= self._service.figures()
         for name, value in figures.items():
             self._metrics["train"][f"curriculum/{name}"].append(float(value))
 
