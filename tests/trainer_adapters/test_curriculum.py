@@ -131,7 +131,7 @@ def test_what_does_not_fit_into_the_backlog_is_counted(service: InProcessService
 
 
 def test_a_training_can_ask_to_end_instead(service: InProcessService) -> None:
-    made = curriculum(service, on_failure="closed")
+    made = curriculum(service, on_failure="closed", timeout_s=2.0)
     made.start(0)
 
     def away() -> None:
