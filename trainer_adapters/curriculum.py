@@ -33,6 +33,7 @@ from clients import (
     SelectorError,
 )
 from trainer_adapters.backlog import Backlog, Write
+from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.prompt_pool import PromptPool
 
@@ -99,6 +100,7 @@ class Curriculum:
         self.config = config
         self.pool = pool
         self._run = dict(run)
+        self._known = frozenset(pool.prompt_ids)
         self._seed = int(self._run.get("seed") or 0)
         self._client = client or config.client()
         self._backlog = Backlog(config.backlog_bytes)
@@ -114,6 +116,7 @@ class Curriculum:
 
         Raises:
             SelectorError: the service cannot be reached, or refuses the config or a prompt.
+            AdapterError: the run has prompts that this training has not.
         """
         patience = self.config.start_timeout_s
         self._client.wait_ready()
@@ -124,7 +127,13 @@ class Curriculum:
         )
         # Also at 0: what an earlier training under this run id reported would be added to.
         self._client.rewind(step, timeout_s=patience)
-        return self._client.get_run()
+        run = self._client.get_run()
+        if run.pool.active > len(self.pool):
+            raise AdapterError(
+                f"curriculum.run_id: {self.config.run_id!r} has {run.pool.active} prompts and this training "
+                f"{len(self.pool)}: it is another training's; use another run_id, or delete the run"
+            )
+        return run
 
     def close(self) -> None:
         """Sends what is kept, if the service answers, and ends the connection."""
@@ -173,6 +182,11 @@ class Curriculum:
             self._counts["uniform_selections"] += 1
             chosen = self.pool.uniform(batch_size, self._seed, step)
             return Chosen(chosen, uniform=len(chosen))
+        strangers = [prompt_id for prompt_id in selection.prompt_ids if prompt_id not in self._known]
+        if strangers:
+            raise AdapterError(
+                f"curriculum.run_id: {self.config.run_id!r} chose {strangers[0]!r}, which is no prompt of this training"
+            )
         filled = self.pool.uniform(selection.shortfall, self._seed, step, selection.prompt_ids)
         self._counts["filled_prompts"] += len(filled)
         return Chosen(

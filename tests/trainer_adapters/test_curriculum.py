@@ -13,6 +13,7 @@ import pytest
 
 from clients import InvalidArgument, RolloutGroup
 from tests.service.running import InProcessService
+from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum
 from trainer_adapters.prompt_pool import PromptPool
@@ -154,6 +155,21 @@ def test_a_service_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
     made = Curriculum(config, POOL, config.run_config(4, 0, SAMPLING))
     with pytest.raises((ConnectionError, TimeoutError)):
         made.start(0)
+
+
+def test_a_run_of_another_training_is_refused(service: InProcessService) -> None:
+    curriculum(service).start(0)
+    others = PromptPool.from_texts([f"another {number}" for number in range(20)])
+    with pytest.raises(AdapterError, match="'run' has 40 prompts and this training 20"):
+        curriculum(service, others).start(0)
+    # Retired ones make room for others unnoticed; what is chosen tells.
+    service.client("run").retire_prompts(others.prompt_ids)
+    made = curriculum(service)
+    made.start(0)
+    service.client("run").register_prompts(["stranger"], ["stranger"])
+    service.client("run").retire_prompts(POOL.prompt_ids)
+    with pytest.raises(AdapterError, match="chose 'stranger', which is no prompt of this training"):
+        made.select(0, 1)
 
 
 def test_a_full_quota_drops_rollouts_and_selection_goes_on(tmp_path: Path) -> None:
