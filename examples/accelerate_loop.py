@@ -1,7 +1,7 @@
 """The custom loop on several processes with accelerate, and with a service that may be away for a while.
 
     selector serve --listen 127.0.0.1:50051 --encoder none
-    accelerate launch --num_processes 2 examples/accelerate_loop.py --target 127.0.0.1:50051
+    torchrun --nproc_per_node 2 examples/accelerate_loop.py --target 127.0.0.1:50051
 
 Task, policy and batches are those of ``custom_loop.py`` beside this file. What differs: process 0 asks the service and
 tells the others (``on_main``), each trains on its share of whole groups (``share``), and ``Curriculum`` goes on with
@@ -29,6 +29,11 @@ GROUP_SIZE = 8
 def train(config: CurriculumConfig, steps: int, batch_size: int, seed: int) -> None:
     """Trains a new policy; ``batch_size`` groups a step over all processes."""
     accelerator = Accelerator(cpu=True)
+    if batch_size % accelerator.num_processes:
+        raise SystemExit(
+            f"--batch-size: expected a multiple of {accelerator.num_processes} processes, got {batch_size}"
+        )
+    accelerator.print(f"{accelerator.num_processes} processes")
     prompts, held_out = make_prompts(800, seed), make_prompts(400, seed + 1)
     torch.manual_seed(seed)
     plain = Policy()

@@ -13,10 +13,12 @@ class Write:
     """One call to be made until it succeeds.
 
     Attributes:
+        name: of the call.
         call: makes it, with the request id that all its attempts share, so that it is applied once.
-        nbytes: what is kept for it; 0 for reports, which are never dropped.
+        nbytes: what is kept for it; 0 for reports, which are never dropped for want of room.
     """
 
+    name: str
     call: Callable[[str], object]
     nbytes: int = 0
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -37,29 +39,28 @@ class Backlog:
         self._capacity_bytes = capacity_bytes
         self._writes: deque[Write] = deque()
         self._nbytes = 0
-        self.dropped = 0
 
     def __len__(self) -> int:
         """Number of writes."""
         return len(self._writes)
 
-    def add(self, write: Write) -> None:
-        """Appends; what no longer fits is counted in ``dropped``."""
+    @property
+    def first(self) -> Write | None:
+        """The oldest, None when there is none."""
+        return self._writes[0] if self._writes else None
+
+    def add(self, write: Write) -> int:
+        """Appends; the number of writes, this one included, that were dropped for want of room."""
         self._writes.append(write)
         self._nbytes += write.nbytes
+        dropped = 0
         while self._nbytes > self._capacity_bytes:
             oldest = next(index for index, each in enumerate(self._writes) if each.nbytes)
             self._nbytes -= self._writes[oldest].nbytes
             del self._writes[oldest]
-            self.dropped += 1
+            dropped += 1
+        return dropped
 
-    def send(self) -> None:
-        """Sends in order. An error leaves the write that met it, and all after it, where they are."""
-        while self._writes:
-            self._writes[0].send()
-            self._nbytes -= self._writes.popleft().nbytes
-
-    def drop_first(self) -> None:
-        """Gives up the oldest write, one that the service will never take."""
+    def remove_first(self) -> None:
+        """Takes the oldest out, because it has been sent or never can be."""
         self._nbytes -= self._writes.popleft().nbytes
-        self.dropped += 1

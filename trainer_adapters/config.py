@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,15 @@ class CurriculumConfig:
             loudly and counted, and what could not be reported is sent when it answers again. ``"closed"``: the
             training ends with the error. At the start of a training every error ends it.
         outcome: the trainer's name of the raw task score, where what it optimises is shaped or a sum: the name of a
-            reward function, or of a field of the reward's answer. None = the reward itself.
+            reward function, or of a field of the reward's answer. None = the reward itself. Of several names, for
+            domains with scores of their own, the first that has a value counts.
         replay: False = never replay, whatever the run's config says.
         timeout_s: seconds for one call, with all retries; longer than a restart of the service takes.
         start_timeout_s: seconds for registering the prompts at the start; the service embeds each new text once, some
             tens per second on a CPU.
         probe_s: seconds to wait for a service that did not answer before, once per step; at least 3, because gRPC
             pauses for up to 2.4 between two attempts to connect.
-        backlog_bytes: rollouts kept for a service that does not answer; the oldest beyond it are dropped and counted.
+        backlog_bytes: of rollouts kept for a service that does not answer; beyond them the oldest are dropped.
         token_file: file with the bearer token; None = the environment variable SELECTOR_TOKEN, if there is one.
         tls: None = unencrypted, True = the system's authorities, or a path to the authorities in PEM.
     """
@@ -46,10 +47,10 @@ class CurriculumConfig:
     run_id: str
     run: Mapping[str, Any] = field(default_factory=dict)
     on_failure: str = "open"
-    outcome: str | None = None
+    outcome: str | Sequence[str] | None = None
     replay: bool = True
     timeout_s: float = 120.0
-    start_timeout_s: float = 7200.0
+    start_timeout_s: float = 1500.0
     probe_s: float = 5.0
     backlog_bytes: int = 2**28
     token_file: str | None = None
@@ -60,6 +61,8 @@ class CurriculumConfig:
             raise AdapterError(f"curriculum.on_failure: expected 'open' or 'closed', got {self.on_failure!r}")
         if not isinstance(self.run, Mapping):
             raise AdapterError(f"curriculum.run: expected a mapping of RunConfig's fields, got {self.run!r}")
+        if self.backlog_bytes < 0:
+            raise AdapterError(f"curriculum.backlog_bytes: expected bytes >= 0, got {self.backlog_bytes!r}")
         for name, least in (("timeout_s", 1), ("start_timeout_s", 1), ("probe_s", 3)):
             if not getattr(self, name) >= least:
                 raise AdapterError(f"curriculum.{name}: expected seconds >= {least}, got {getattr(self, name)!r}")

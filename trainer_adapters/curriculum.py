@@ -5,14 +5,17 @@ situation               what ``Curriculum`` does
 ======================  ============================================================================================
 start of a training     creates the run, registers the prompts, rewinds to the step; every error is raised
 service away            ``on_failure="open"``: prompts drawn uniformly, nothing replayed, reports and rollouts kept,
-                        one line logged as an error and every instance counted in ``figures()``; ``"closed"``: raised
+                        logged as an error, and counted in ``figures()``; ``"closed"``: raised
 still away              asked for once per step, for ``probe_s``; nothing else waits
 back                    what was kept is sent first, in order, each under its first request id: applied once
-call that is wrong      raised, whatever ``on_failure`` says: trying again cannot help
-quota reached           what does not fit is dropped, logged and counted; selection goes on
+call that is wrong      raised, whatever ``on_failure`` says: trying again cannot help. So are a run or a right that is
+                        no longer there
+quota reached           rollouts that do not fit are dropped, logged and counted; selection goes on
+write never taken       dropped after three answers that say so, logged and counted, for what comes after it
 ======================  ============================================================================================
 
-One process of a training holds it; the others get what it chose from there.
+What is kept is in memory: a training that ends during an outage loses it. One process of a training holds a
+``Curriculum``; the others get what it chose from there (``trainer_adapters.processes``).
 """
 
 from __future__ import annotations
@@ -20,17 +23,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from clients import (
     AlreadyExists,
+    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
+    NotFound,
+    PermissionDenied,
     ResourceExhausted,
     RolloutGroup,
     RunInfo,
     SelectorClient,
     SelectorError,
+    Unauthenticated,
+    Unavailable,
 )
 from trainer_adapters.backlog import Backlog, Write
 from trainer_adapters.checks import AdapterError
@@ -40,11 +49,24 @@ from trainer_adapters.prompt_pool import PromptPool
 LOGGER = logging.getLogger("selector.adapter")
 T = TypeVar("T")
 
-# What the caller sent is wrong; the service is well.
-_CALLER = (InvalidArgument, FailedPrecondition, AlreadyExists)
-
-
+# What the caller sent, or may do, is wrong; the service is well.
+_CALLER = (InvalidArgument, FailedPrecondition, AlreadyExists, NotFound, Unauthenticated, PermissionDenied)
+# Of selector.v1.reasons: unlike the quotas of what is kept, this passes by itself.
+_OVERLOADED = "OVERLOADED"
+# So often a write is answered with an error of the service's own before it is given up.
+_ANSWERS = 3
+# Statuses of rollouts whose reward says nothing.
 _UNSCORED = {"ABORTED", "UNSCORABLE"}
+_COUNTED = (
+    "failed_calls",
+    "uniform_selections",
+    "filled_prompts",
+    "skipped_replay_groups",
+    "uneven_replay_groups",
+    "refused_groups",
+    "unscored_groups",
+    "dropped_writes",
+)
 
 
 @dataclass(frozen=True)
@@ -102,12 +124,16 @@ class Curriculum:
         self._run = dict(run)
         self._known = frozenset(pool.prompt_ids)
         self._seed = int(self._run.get("seed") or 0)
-        self._client = client or config.client()
+        self._given = client
         self._backlog = Backlog(config.backlog_bytes)
         self._away = False
-        self._counts = dict.fromkeys(
-            ("failed_calls", "uniform_selections", "filled_prompts", "skipped_replay_groups", "refused_groups"), 0
-        )
+        self._answers = 0
+        self._counts = dict.fromkeys(_COUNTED, 0)
+
+    @cached_property
+    def _client(self) -> SelectorClient:
+        # Made where it is used first: processes that never ask need neither a token nor a connection.
+        return self._given or self.config.client()
 
     # A training's start and end
 
@@ -120,25 +146,35 @@ class Curriculum:
         """
         patience = self.config.start_timeout_s
         self._client.wait_ready()
-        self._client.create_run(self._run)
+        created = self._client.create_run(self._run).created
         domains = None if self.pool.domains is None else list(self.pool.domains)
         self._client.register_prompts(
             list(self.pool.prompt_ids), list(self.pool.texts), domains=domains, timeout_s=patience
         )
         # Also at 0: what an earlier training under this run id reported would be added to.
-        self._client.rewind(step, timeout_s=patience)
+        dropped = self._client.rewind(step, timeout_s=patience)
+        if created and step > 0:
+            LOGGER.warning("run %s is new, although the training goes on at step %d", self.config.run_id, step)
+        if dropped.dropped_reports:
+            LOGGER.warning(
+                "run %s: dropped %d reports and %d replay groups that a former training made from step %d on",
+                self.config.run_id,
+                dropped.dropped_reports,
+                dropped.dropped_replay_groups,
+                step,
+            )
         run = self._client.get_run()
         if run.pool.active > len(self.pool):
             raise AdapterError(
                 f"curriculum.run_id: {self.config.run_id!r} has {run.pool.active} prompts and this training "
-                f"{len(self.pool)}: it is another training's; use another run_id, or delete the run"
+                f"{len(self.pool)}: use another run_id, or retire those that are no longer trained on"
             )
         return run
 
     def close(self) -> None:
         """Sends what is kept, if the service answers, and ends the connection."""
         if len(self._backlog) and self._reach():
-            self._attempt("what was kept for the service", lambda: None)
+            self._attempt("close", lambda: None)
         if len(self._backlog):
             LOGGER.error("run %s: %d reports or pushes could not be delivered", self.config.run_id, len(self._backlog))
         self._client.close()
@@ -153,22 +189,27 @@ class Curriculum:
 
         Returns:
             As many groups as asked for, unless the pool has fewer prompts.
+
+        Raises:
+            ValueError: ``groups`` cannot be divided.
         """
+        if groups % parts:
+            raise ValueError(f"groups: expected a multiple of {parts} processes, got {groups}")
         chosen = self.select(step, groups)
         wanted = min(chosen.replay_groups, groups - parts) // parts * parts
         replayed = self.replay(step, wanted)
         replayed = replayed[: len(replayed) // parts * parts]
+        if not self._away:
+            self._counts["uneven_replay_groups"] += chosen.replay_groups - len(replayed)
         missing = groups - len(replayed) - len(chosen.prompt_ids)
         more = self.top_up(step, missing, 1, chosen.prompt_ids)
         return Plan((*chosen.prompt_ids, *more), tuple(replayed), chosen.reference_due)
 
     def deliver(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Reports the outcomes of fresh groups, one per prompt, and stores them for replay. A group with a rollout that
-        could not be scored is not stored: the others' rewards would have another mean.
-        """
+        """Reports the outcomes of fresh groups, one per prompt, and stores them for replay."""
         statuses = {group.prompt_id: group.statuses for group in groups if group.statuses}
         self.report(step, {group.prompt_id: group.outcomes for group in groups}, statuses)
-        self.push(step, [group for group in groups if not _UNSCORED & set(group.statuses)])
+        self.push(step, groups)
 
     def select(self, step: int, batch_size: int) -> Chosen:
         """``batch_size`` groups for a step: prompts to roll out and groups to replay.
@@ -238,15 +279,22 @@ class Curriculum:
         purpose: str = "train",
     ) -> None:
         """Raw task scores of fresh rollouts, by prompt. Never of replayed ones."""
-        self._write(
-            "report_outcomes",
-            lambda request_id: self._client.report_outcomes(step, outcomes, purpose, statuses, request_id=request_id),
-        )
+
+        def call(request_id: str) -> None:
+            self._client.report_outcomes(step, outcomes, purpose, statuses, request_id=request_id)
+
+        self._write(Write("report_outcomes", call))
 
     def push(self, step: int, groups: Iterable[RolloutGroup]) -> None:
-        """Stores fresh groups. One that the service refuses, for NaN in its log-probs say, is logged and counted."""
-        listed = list(groups)
-        if not listed or not self.config.replay:
+        """Stores fresh groups. One that the service refuses, for NaN in its log-probs say, is logged and counted; one
+        with a rollout that could not be scored is only counted: without it the others' rewards have another mean.
+        """
+        if not self.config.replay:
+            return
+        given = list(groups)
+        listed = [group for group in given if not _UNSCORED & set(group.statuses)]
+        self._counts["unscored_groups"] += len(given) - len(listed)
+        if not listed:
             return
 
         def call(request_id: str) -> None:
@@ -257,30 +305,31 @@ class Curriculum:
                     "run %s: %d groups refused: %s", self.config.run_id, len(pushed.refused), pushed.refused[0]
                 )
 
-        self._write("push_rollouts", call, sum(group.nbytes for group in listed))
+        self._write(Write("push_rollouts", call, sum(group.nbytes for group in listed)))
 
     def report_training(self, step: int, **figures: float | int | None) -> None:
         """As ``SelectorClient.report_training``; figures that are not known are None."""
-        known = {name: value for name, value in figures.items() if value is not None}
+        known: dict[str, Any] = {name: value for name, value in figures.items() if value is not None}
+
+        def call(request_id: str) -> None:
+            self._client.report_training(step, request_id=request_id, **known)
+
         if known:
-            self._write(
-                "report_training",
-                lambda request_id: self._client.report_training(step, request_id=request_id, **known),  # type: ignore[arg-type]
-            )
+            self._write(Write("report_training", call))
 
     def figures(self) -> dict[str, float]:
         """Counts since the start, for the trainer's own log; all but ``available`` are 0 while all is well.
 
         Returns:
-            ``available`` (1 or 0), ``failed_calls``, ``uniform_selections`` (steps that the service did not choose),
-            ``filled_prompts`` (drawn uniformly because too few were eligible), ``skipped_replay_groups``,
-            ``refused_groups``, ``unsent_writes`` (now) and ``dropped_writes``.
+            ``available`` (1 or 0); ``failed_calls``; ``uniform_selections``: steps that the service did not choose;
+            ``filled_prompts``: drawn uniformly because too few were eligible; ``skipped_replay_groups``: asked for
+            while it was away; ``uneven_replay_groups``: offered, but not to be had or shared out evenly;
+            ``refused_groups``; ``unscored_groups``; ``unsent_writes``: now; ``dropped_writes``.
         """
         return {
             "available": float(not self._away),
             **{name: float(count) for name, count in self._counts.items()},
             "unsent_writes": float(len(self._backlog)),
-            "dropped_writes": float(self._backlog.dropped),
         }
 
     # What happens when the service cannot be used
@@ -297,10 +346,14 @@ class Curriculum:
             LOGGER.warning("run %s: the service answers again", self.config.run_id)
         return True
 
-    def _write(self, name: str, call: Callable[[str], object], nbytes: int = 0) -> None:
-        self._backlog.add(Write(call, nbytes))
-        if not self._away:
-            self._attempt(name, lambda: None)
+    def _write(self, write: Write) -> None:
+        """Makes the call, or keeps it for later."""
+        if not self._away and self._attempt(write.name, lambda: self._sent(write)):
+            return
+        dropped = self._backlog.add(write)
+        if dropped:
+            self._counts["dropped_writes"] += dropped
+            LOGGER.error("run %s: dropped %d pushes: backlog_bytes is full", self.config.run_id, dropped)
 
     def _attempt(self, name: str, call: Callable[[], T]) -> T | None:
         """The call's answer, after everything that is kept; None when the service cannot be used.
@@ -309,7 +362,11 @@ class Curriculum:
             SelectorError: the call is wrong, or the service is away and that ends the training.
         """
         try:
-            self._send_kept()
+            while (first := self._backlog.first) is not None:
+                name, asked = first.name, name
+                self._sent(first)
+                self._backlog.remove_first()
+                name = asked
             return call()
         except _CALLER:
             raise
@@ -326,11 +383,21 @@ class Curriculum:
             )
             return None
 
-    def _send_kept(self) -> None:
-        while True:
-            try:
-                return self._backlog.send()
-            except ResourceExhausted as error:
-                # Quotas and message sizes do not pass by waiting, and must not hold up what comes after.
-                self._backlog.drop_first()
-                LOGGER.error("run %s: dropped what the service has no room for: %s", self.config.run_id, error)
+    def _sent(self, write: Write) -> bool:
+        """True when the call was made, or never can be: then it is counted and logged."""
+        try:
+            write.send()
+        except (*_CALLER, Unavailable, DeadlineExceeded):
+            raise
+        except SelectorError as error:
+            if not isinstance(error, ResourceExhausted):
+                # The service's own fault; another state of it, or its next release, may take the write.
+                self._answers += 1
+                if self._answers < _ANSWERS:
+                    raise
+            elif error.reason == _OVERLOADED or not write.nbytes:
+                raise
+            self._counts["dropped_writes"] += 1
+            LOGGER.error("run %s: %s given up: %s", self.config.run_id, write.name, error)
+        self._answers = 0
+        return True

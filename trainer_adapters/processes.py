@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,6 +26,7 @@ def on_main(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             answer[0] = call(*args, **kwargs)
         except Exception as error:
             answer[1] = error
+        answer = _picklable(answer)
     torch.distributed.broadcast_object_list(answer, src=0)
     if answer[1] is not None:
         raise answer[1]
@@ -44,6 +46,15 @@ def share(items: Sequence[T]) -> Sequence[T]:
         raise ValueError(f"items: expected a multiple of {processes} processes, got {len(items)}")
     size = len(items) // processes
     return items[rank * size : (rank + 1) * size]
+
+
+def _picklable(answer: list[Any]) -> list[Any]:
+    """The answer, or an error instead: the other processes would wait for what cannot be sent."""
+    try:
+        pickle.dumps(answer)
+    except Exception as error:
+        return [None, RuntimeError(f"cannot be sent to the other processes: {answer!r}: {error!r}")]
+    return answer
 
 
 def _several() -> bool:

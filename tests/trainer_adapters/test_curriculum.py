@@ -5,13 +5,22 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from clients import InvalidArgument, RolloutGroup
+from clients import (
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    RolloutGroup,
+    SelectorClient,
+    SelectorError,
+)
 from tests.service.running import InProcessService
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
@@ -55,13 +64,10 @@ def group(prompt_id: str, step: int) -> RolloutGroup:
 
 def trained(made: Curriculum, step: int, batch_size: int = 6) -> tuple[tuple[str, ...], list[RolloutGroup]]:
     """One whole step: its prompts, and what was replayed."""
-    chosen = made.select(step, batch_size)
-    replayed = made.replay(step, chosen.replay_groups)
-    prompts = (*chosen.prompt_ids, *made.top_up(step, chosen.replay_groups - len(replayed), 1, chosen.prompt_ids))
-    made.report(step, {prompt_id: [0.0, 1.0, 1.0, 0.0] for prompt_id in prompts})
-    made.push(step, [group(prompt_id, step) for prompt_id in prompts])
+    plan = made.plan(step, batch_size)
+    made.deliver(step, [group(prompt_id, step) for prompt_id in plan.prompt_ids])
     made.report_training(step, clip_fraction=0.25, effective_sample_size=None)
-    return prompts, replayed
+    return plan.prompt_ids, list(plan.replayed)
 
 
 def test_a_training_selects_reports_and_replays(service: InProcessService) -> None:
@@ -124,11 +130,106 @@ def test_what_does_not_fit_into_the_backlog_is_counted(service: InProcessService
     made = curriculum(service, backlog_bytes=8 * nbytes)
     made.start(0)
     service.restart(lambda: [trained(made, step) for step in range(3)])
-    # Of 3 pushes of 6 groups one fits; reports are never dropped.
+    # Of 3 pushes of 6 groups one fits; reports are never dropped for want of room.
     assert made.figures()["dropped_writes"] == 2
     fresh, _ = trained(made, 3)
     assert service.client("run").get_run().outcome_groups == 6 * 3 + len(fresh)
     assert {each.policy_version for each in service.client("run").sample_rollouts(9, 50)} == {2, 3}
+
+
+def test_a_push_that_the_backlog_could_not_hold_is_sent_while_the_service_is_well(service: InProcessService) -> None:
+    made = curriculum(service, backlog_bytes=0)
+    made.start(0)
+    fresh, _ = trained(made, 0)
+    assert made.figures()["dropped_writes"] == 0
+    assert service.client("run").get_run().replay_groups == len(fresh)
+
+
+class Failing(SelectorClient):
+    """Reports meet an error so many times."""
+
+    def __init__(self, target: str, error: SelectorError, times: int) -> None:
+        super().__init__(target, "run")
+        self._error, self._times = error, times
+
+    def report_outcomes(self, *arguments: Any, **options: Any) -> Any:
+        if self._times > 0:
+            self._times -= 1
+            raise self._error
+        return super().report_outcomes(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "reported", "dropped"),
+    [
+        # Passes by itself: the report is kept.
+        (ResourceExhausted("too much at once", reason="OVERLOADED"), 1, 18, 0),
+        (Internal("a fault"), 2, 18, 0),
+        # Would never be taken: given up after three answers, and selection goes on.
+        (Internal("a fault"), 3, 12, 1),
+    ],
+)
+def test_a_report_that_fails_is_kept_but_does_not_block_for_ever(
+    service: InProcessService, error: SelectorError, times: int, reported: int, dropped: int
+) -> None:
+    config = CurriculumConfig(service.address, "run", replay=False)
+    made = Curriculum(config, POOL, config.run_config(4, 3, SAMPLING), Failing(service.address, error, times))
+    made.start(0)
+    for step in range(5 - 2 * (times == 1)):
+        trained(made, step, 4 if times > 1 else 6)
+    figures = made.figures()
+    assert (figures["unsent_writes"], figures["dropped_writes"], figures["available"]) == (0, dropped, 1)
+    run = service.client("run").get_run()
+    assert run.outcome_groups == (18 if times == 1 else 4 * (5 - dropped))
+    assert made.select(9, 4).uniform == 0
+
+
+def test_a_run_that_is_gone_ends_the_training(service: InProcessService) -> None:
+    made = curriculum(service)
+    made.start(0)
+    service.client("run").delete_run()
+    with pytest.raises(NotFound):
+        made.plan(0, 6)
+
+
+def test_parts_are_even_and_what_they_leave_out_is_counted(service: InProcessService) -> None:
+    made = curriculum(service)
+    made.start(0)
+    for step in range(4):
+        plan = made.plan(step, 8, 4)
+        assert len(plan.prompt_ids) + len(plan.replayed) == 8
+        assert len(plan.replayed) % 4 == 0 and len(plan.prompt_ids) >= 4
+        made.deliver(step, [group(prompt_id, step) for prompt_id in plan.prompt_ids])
+    assert len(plan.replayed) == 4
+    # Of eight a quarter of a part is not to be had.
+    plan = made.plan(4, 8, 8)
+    assert len(plan.replayed) == 0 and made.figures()["uneven_replay_groups"] == 4
+    with pytest.raises(ValueError, match="groups: expected a multiple of 3 processes, got 8"):
+        made.plan(5, 8, 3)
+
+
+def test_a_group_with_a_rollout_without_a_score_is_not_stored(service: InProcessService) -> None:
+    made = curriculum(service)
+    made.start(0)
+    chosen = made.plan(0, 2).prompt_ids
+    scored = group(chosen[0], 0)
+    made.deliver(0, [scored, replace(group(chosen[1], 0), statuses=("COMPLETED",) * 3 + ("UNSCORABLE",))])
+    assert service.client("run").get_run().replay_groups == 1
+    assert made.figures()["unscored_groups"] == 1
+    assert service.client("run").explain(chosen[1]).outcomes[0].outcomes.tolist() == [0.0, 1.0, 1.0]
+
+
+def test_a_start_says_what_it_drops_and_what_it_finds_new(
+    service: InProcessService, caplog: pytest.LogCaptureFixture
+) -> None:
+    curriculum(service).start(5)
+    assert "run run is new, although the training goes on at step 5" in caplog.text
+    made = curriculum(service)
+    made.start(0)
+    fresh, _ = trained(made, 0)
+    caplog.clear()
+    curriculum(service).start(0)
+    assert f"dropped 1 reports and {len(fresh)} replay groups" in caplog.text or "dropped" in caplog.text
 
 
 def test_a_training_can_ask_to_end_instead(service: InProcessService) -> None:

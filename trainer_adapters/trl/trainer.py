@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,15 @@ from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum
 from trainer_adapters.processes import on_main, share
 from trainer_adapters.rows import padded
-from trainer_adapters.trl.start import check_batches, check_loss, outcome_function, prompts_of, sampling_of
+from trainer_adapters.trl.start import (
+    check_batches,
+    check_loss,
+    check_processes,
+    check_replay_share,
+    outcome_functions,
+    prompts_of,
+    sampling_of,
+)
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer as _Trainer
@@ -41,12 +50,21 @@ _RIGHT_PADDED = (
 _KNOWN = {*_LEFT_PADDED, *_RIGHT_PADDED, "advantages", "num_items_in_batch"}
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """Of this process's fresh rollouts, in the order of their rows: what is optimised, and the raw task score."""
+
+    rewards: np.ndarray
+    outcomes: np.ndarray
+    statuses: list[str]
+
+
 class CurriculumMixin(_Trainer):
     """To be put before ``GRPOTrainer`` or a subclass of it.
 
     Args:
-        curriculum: which service and run. ``curriculum.outcome`` names the reward function that is the raw task score;
-            it may be left out where there is one.
+        curriculum: which service and run. ``curriculum.outcome`` names the reward function that is the raw task score,
+            or several for domains with functions of their own; it may be left out where there is one.
 
     The columns ``prompt_id`` and ``domain`` of the data set are used where it has them; otherwise prompts are named by
     their content.
@@ -61,9 +79,10 @@ class CurriculumMixin(_Trainer):
         accepts(GRPOTrainer._generate, "GRPOTrainer._generate", ["prompts"])
         super().__init__(*args, **kwargs)
         self._config = curriculum
-        self._outcome = outcome_function(self, curriculum)
+        self._outcome = outcome_functions(self, curriculum)
         self._sampling = sampling_of(self)
         check_batches(self)
+        check_processes(self, curriculum)
         if curriculum.replay:
             check_loss(self)
         self._pool, self._rows = prompts_of(self.train_dataset)
@@ -83,12 +102,15 @@ class CurriculumMixin(_Trainer):
     def begin_curriculum(self, step: int) -> None:
         """Makes the run what a training that begins at ``step`` needs."""
         self._curriculum = Curriculum(self._config, self._pool, self._run)
-        self._reference_due = on_main(self._curriculum.start, step).reference_due
+        run = on_main(self._curriculum.start, step)
+        self._reference_due = run.reference_due
+        if self._config.replay:
+            check_replay_share(self, run.config.replay.fresh_fraction)
 
     def report_curriculum_training(self, step: int) -> None:
         """Tells the service what the step that has just been trained saw."""
-        clipped = self._metrics["train"].get("clip_ratio/region_mean")
-        fraction = clipped[-1] if clipped else None
+        clipped = self._metrics["train"].get("clip_ratio/region_mean", [])[-self.current_gradient_accumulation_steps :]
+        fraction = sum(clipped) / len(clipped) if clipped else None
         on_main(self._service.report_training, step, clip_fraction=fraction, updates=1, **self._staleness)
         self._staleness = {}
 
@@ -108,8 +130,13 @@ class CurriculumMixin(_Trainer):
         processes = self.accelerator.num_processes
         plan = on_main(self._service.plan, step, groups * processes, processes)
         self._reference_due = plan.reference_due
-        output, fresh = self._rolled_out(share(plan.prompt_ids), step)
-        on_main(self._service.deliver, step, fresh)
+        # TRL shows the latest generation batch, which its own would have filled whole.
+        _clear(self._logs)
+        prompt_ids = share(plan.prompt_ids)
+        output, scores = self._rolled_out(prompt_ids)
+        self._report(step, prompt_ids, scores)
+        if self._config.replay:
+            on_main(self._service.push, step, gather_object(self._groups(output, step, prompt_ids, scores)))
         replayed = share(plan.replayed)
         if replayed:
             output = self._joined(output, replayed)
@@ -136,26 +163,51 @@ class CurriculumMixin(_Trainer):
             raise AdapterError("train(): batches are chosen while it runs, and there only")
         return self._curriculum
 
-    def _rolled_out(self, prompt_ids: Sequence[str], step: int) -> tuple[dict[str, Any], list[RolloutGroup]]:
-        """TRL's batch of this process's fresh rows, and the groups of all processes."""
-        size = self.num_generations
+    def _rolled_out(self, prompt_ids: Sequence[str]) -> tuple[dict[str, Any], _Scores]:
+        """TRL's batch of this process's fresh rows, and how they were scored."""
         # A row of its own for each rollout, because TRL adds fields to them.
-        rows = [dict(self.train_dataset[self._rows[prompt_id]]) for prompt_id in prompt_ids for _ in range(size)]
+        rows = [
+            dict(self.train_dataset[self._rows[prompt_id]])
+            for prompt_id in prompt_ids
+            for _ in range(self.num_generations)
+        ]
         output = super()._generate_and_score_completions(rows)
-        prompts, completions, *_, log_probs = self._generated[:5]
-        if log_probs is None:
-            log_probs = self._log_probs(output, completions)
         first = self.accelerator.process_index * len(rows)
         per_function = self._rewards[first : first + len(rows)].double().cpu()
-        weights = self.reward_weights.double().cpu()
-        rewards = (per_function * weights).nansum(dim=1).numpy()
-        outcomes = per_function[:, self._outcome].numpy()
-        unscorable = per_function.isnan().all(dim=1).numpy() | np.isnan(outcomes)
-        masks = output["completion_mask"].cpu().numpy()
+        rewards = (per_function * self.reward_weights.double().cpu()).nansum(dim=1).numpy()
+        outcomes = np.full(len(rows), np.nan)
+        for position in self._outcome:
+            outcomes = np.where(np.isnan(outcomes), per_function[:, position].numpy(), outcomes)
         ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+        statuses = [
+            "UNSCORABLE" if np.isnan(outcome) else "COMPLETED" if completion[-1] in ends else "TRUNCATED"
+            for outcome, completion in zip(outcomes, self._generated[1], strict=True)
+        ]
+        return output, _Scores(rewards, outcomes, statuses)
+
+    def _report(self, step: int, prompt_ids: Sequence[str], scores: _Scores, purpose: str = "train") -> None:
+        """Outcomes of all processes' fresh rollouts; of a prompt that occurs twice, the first group's."""
+        mine: dict[str, tuple[np.ndarray, list[str]]] = {}
+        for start, prompt_id in zip(range(0, len(scores.outcomes), self.num_generations), prompt_ids, strict=True):
+            part = slice(start, start + self.num_generations)
+            mine.setdefault(prompt_id, (scores.outcomes[part], scores.statuses[part]))
+        everybodys = dict(reversed(gather_object(list(mine.items()))))
+        outcomes = {prompt_id: outcome for prompt_id, (outcome, _) in everybodys.items()}
+        statuses = {prompt_id: status for prompt_id, (_, status) in everybodys.items()}
+        on_main(self._service.report, step, outcomes, statuses, purpose)
+
+    def _groups(
+        self, output: Mapping[str, Any], step: int, prompt_ids: Sequence[str], scores: _Scores
+    ) -> list[RolloutGroup]:
+        """This process's fresh groups, with the log-probs that their tokens were drawn with."""
+        prompts, completions, _, _, log_probs = self._generated[:5]
+        if log_probs is None:
+            log_probs = self._log_probs(output, completions)
+        masks = output["completion_mask"].cpu().numpy()
         groups = []
-        for start, prompt_id in zip(range(0, len(rows), size), prompt_ids, strict=True):
-            part = range(start, start + size)
+        for start, prompt_id in zip(range(0, len(completions), self.num_generations), prompt_ids, strict=True):
+            part = range(start, start + self.num_generations)
+            kept = [masks[row, : len(completions[row])] for row in part]
             groups.append(
                 RolloutGroup.from_arrays(
                     prompt_id=prompt_id,
@@ -163,21 +215,15 @@ class CurriculumMixin(_Trainer):
                     prompt_token_ids=prompts[start],
                     response_token_ids=[completions[row] for row in part],
                     behavior_log_probs=[_floats(log_probs[row]) for row in part],
-                    loss_masks=[masks[row, : len(completions[row])] for row in part],
-                    rewards=rewards[part.start : part.stop],
-                    outcomes=outcomes[part.start : part.stop],
-                    statuses=[
-                        "UNSCORABLE"
-                        if unscorable[row]
-                        else "COMPLETED"
-                        if completions[row][-1] in ends
-                        else "TRUNCATED"
-                        for row in part
-                    ],
+                    # Truncated completions, where TRL leaves them out.
+                    loss_masks=None if all(mask.all() for mask in kept) else kept,
+                    rewards=scores.rewards[part.start : part.stop],
+                    outcomes=scores.outcomes[part.start : part.stop],
+                    statuses=scores.statuses[part.start : part.stop],
                     sampling=self._sampling,
                 )
             )
-        return output, gather_object(groups)
+        return groups
 
     def _log_probs(self, output: Mapping[str, Any], completions: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Of the fresh rows under the model that has just generated them."""
@@ -222,7 +268,9 @@ class CurriculumMixin(_Trainer):
         rows["old_per_token_logps"] = old
         for name in (*_LEFT_PADDED, *_RIGHT_PADDED, "advantages"):
             if name in output:
-                joined[name] = _stacked(joined[name], rows[name], left=name in _LEFT_PADDED)
+                joined[name] = _stacked(
+                    joined[name], rows[name], left=name in _LEFT_PADDED, multiple_of=self.pad_to_multiple_of or 1
+                )
         joined["num_items_in_batch"] = self.accelerator.gather(joined["completion_mask"].sum()).sum()
         self._measure(log_weight[rows["completion_mask"] != 0])
         return joined
@@ -248,24 +296,17 @@ class CurriculumMixin(_Trainer):
         return centred / (rewards.std() + _STD_OFFSET) if self.scale_rewards == "group" else centred
 
     def _reference_pass(self, step: int, local_groups: int) -> None:
-        """Rolls out and reports a dedicated reference set; it leaves no trace in the metrics."""
-        self._reference_due = False
+        """Rolls out and reports a dedicated reference set; TRL's metrics are left as they were."""
         prompt_ids = on_main(self._service.references, step)
         kept = {name: list(values) for name, values in self._metrics["train"].items()}
-        outcomes: dict[str, Any] = {}
-        statuses: dict[str, Any] = {}
         batch = local_groups * self.accelerator.num_processes
         for start in range(0, len(prompt_ids), batch):
             part = prompt_ids[start : start + batch]
             # Every process generates as much as the others: the last part is filled up with prompts it already has.
-            filled = [part[index % len(part)] for index in range(batch)]
-            for group in self._rolled_out(share(filled), step)[1]:
-                outcomes.setdefault(group.prompt_id, group.outcomes)
-                statuses.setdefault(group.prompt_id, group.statuses)
+            mine = share([part[index % len(part)] for index in range(batch)])
+            self._report(step, mine, self._rolled_out(mine)[1], "reference")
         self._metrics["train"].clear()
         self._metrics["train"].update(kept)
-        if outcomes:
-            on_main(self._service.report, step, outcomes, statuses, "reference")
 
     # What is logged
 
@@ -314,11 +355,17 @@ def _floats(log_probs: Any) -> np.ndarray:
     return np.array([np.nan if each is None else each for each in log_probs], dtype=np.float32)
 
 
-def _stacked(fresh: Tensor, replayed: Tensor, left: bool) -> Tensor:
+def _stacked(fresh: Tensor, replayed: Tensor, left: bool, multiple_of: int) -> Tensor:
     """Rows under one another, the narrower ones padded; a padded place is masked, so that anything may stand there."""
-    width = max(fresh.size(1), replayed.size(1))
+    width = -(-max(fresh.size(1), replayed.size(1)) // multiple_of) * multiple_of
     parts = []
     for part in (fresh, replayed.to(fresh.dtype)):
         missing = width - part.size(1)
         parts.append(torch.nn.functional.pad(part, (missing, 0) if left else (0, missing)))
     return torch.cat(parts)
+
+
+def _clear(logs: Mapping[str, Any]) -> None:
+    """TRL's table of completions: deques, and mappings of them by reward function or column."""
+    for column in logs.values():
+        column.clear()

@@ -61,11 +61,9 @@ class Compared(Recording):
         self.replayed_rows: list[int] = []
         super().__init__(*args, **kwargs)
 
-    def _rolled_out(self, prompt_ids: Sequence[str], step: int) -> tuple[dict[str, Any], list[RolloutGroup]]:
-        output, groups = super()._rolled_out(prompt_ids, step)
-        mine = {prompt_id: None for prompt_id in prompt_ids}
-        self._fresh = [group for group in groups if group.prompt_id in mine]
-        return output, groups
+    def _groups(self, *args: Any) -> list[RolloutGroup]:
+        self._fresh = super()._groups(*args)
+        return self._fresh
 
     def _joined(self, output: dict[str, Any], groups: Sequence[RolloutGroup]) -> dict[str, Any]:
         joined = super()._joined(output, groups)

@@ -18,10 +18,10 @@ _CLONE = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_example_trains_on_so_many_processes(service: Service, processes: int) -> None:
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", f"--num_processes={processes}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     example = [str(_CLONE / "examples" / "accelerate_loop.py"), f"--target={service.target}"]
     ended = subprocess.run(
-        [*launcher, "--num_machines=1", "--mixed_precision=no", *example, "--steps=21", "--batch-size=8"],
+        [*launcher, *example, "--steps=21", "--batch-size=8"],
         env={**os.environ, "PYTHONPATH": str(_CLONE), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -29,6 +29,7 @@ def test_the_example_trains_on_so_many_processes(service: Service, processes: in
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
+    assert f"{processes} processes" in ended.stdout
     lines = [line for line in ended.stdout.splitlines() if line.startswith("step")]
     assert len(lines) == 3 and all("available 1" in line for line in lines)
     fresh, replayed = map(int, re.findall(r"(?:fresh|replayed) +(\d+)", lines[-1]))
