@@ -1,4 +1,4 @@
-"""One Ray and one queue for all tests, on as little as they need."""
+"""What the tests of verl share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 import ray
 import transfer_queue as tq
-from omegaconf import OmegaConf
+
+from tests.trainers.verl.tiny import start_queue
 
 
 @pytest.fixture(scope="session", autouse=True)
 def queue() -> Iterator[None]:
-    """verl's queue, in memory."""
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    storage = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
-    tq.init(OmegaConf.create({"backend": storage}))
+    """One for all tests, which takes longer to start than they take."""
+    start_queue()
     yield
     tq.close()
     ray.shutdown()

@@ -1,15 +1,351 @@
-"""Real trainings."""
+"""Real trainings: what the service is told and what is trained on."""
+
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
+from verl.experimental.agent_loop import AgentLoopOutput
+
+from clients import SelectorError
 from tests.trainers.service import Service
-from tests.trainers.verl.tiny import client, config, trainer
+from tests.trainers.verl.tiny import FRESH, GROUP_SIZE, PROMPTS, AsyncTrainer, client, config, prompt_ids, trainer
+from trainer_adapters.loss import group_advantages, grpo_replay_loss
+from trainer_adapters.verl_rows import PROMPT_ID
+
+STEPS = range(1, 9)
+GROUPS = 2 * FRESH
+DEDICATED = (
+    "+data.curriculum.run.reference={mode: DEDICATED, size: 5, every_steps: 2}",
+    "trainer.val_before_train=true",
+    "trainer.test_freq=2",
+    "actor_rollout_ref.rollout.val_kwargs={n: 3, do_sample: true, temperature: 1.0}",
+)
 
 
-def test_first(service: Service, tmp_path: Path) -> None:
+def reported(service: Service, run_id: str = "run", purpose: str = "TRAIN") -> list[tuple[str, int, tuple[float, ...]]]:
+    """Prompt, step and outcomes of what the service knows."""
+    with client(service.target, run_id) as looked:
+        rows = list(looked.export("outcomes"))
+    return sorted(
+        (row.prompt_id, row.record.step, tuple(row.record.outcomes)) for row in rows if row.record.purpose == purpose
+    )
+
+
+def generated(
+    made: Any, sessions: int = GROUP_SIZE, validate: bool = False
+) -> list[tuple[str, int, tuple[float, ...]]]:
+    """The same of what was rolled out."""
+    outcomes: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for (prompt_id, version, _, validated), output in sorted(made.engine.generated.items()):
+        if validated == validate:
+            outcomes[prompt_id, version].append(output.extra_fields["reward_extra_info"]["acc"])
+    return sorted((prompt_id, version, tuple(values)) for (prompt_id, version), values in outcomes.items())
+
+
+def groups_of(batch: dict[str, Any]) -> dict[str, list[int]]:
+    """Positions of a batch's rows by uid, padding left out."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for position, (key, tag) in enumerate(zip(batch["keys"], batch["tags"], strict=True)):
+        if not tag.get("is_padding"):
+            rows[key.split("_")[0]].append(position)
+    return rows
+
+
+def papers_loss(made: Any, batch: dict[str, Any], part: slice, weights: torch.Tensor) -> float:
+    """Of a mini-batch, from tokens, rewards and behaviour log-probs alone: advantages and pi_old are computed anew.
+
+    Args:
+        weights: the policy's before the mini-batch.
+    """
+    data = batch["data"]
+    uids = [key.split("_")[0] for key in batch["keys"]]
+    numbers = torch.tensor([uids.index(uid) for uid in uids])
+    rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()])
+    advantages = group_advantages(rewards, numbers)[part]
+    mask = data["response_mask"].to_padded_tensor(0)[part]
+
+    def log_probs(policy: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for ids, response in zip(data["input_ids"].unbind()[part], data["responses"].unbind()[part], strict=True):
+            following = torch.log_softmax(policy[ids[:-1]], dim=-1).gather(1, ids[1:, None])[:, 0]
+            rows.append(following[-len(response) :])
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return torch.nn.functional.pad(padded, (0, mask.shape[1] - padded.shape[1]))
+
+    return grpo_replay_loss(
+        log_probs(weights),
+        log_probs(batch["losses"][0][1]),
+        data["rollout_log_probs"].to_padded_tensor(0)[part],
+        advantages,
+        mask,
+    ).loss.item()
+
+
+def test_outcomes_of_fresh_rollouts_are_reported_and_groups_replayed(service: Service, tmp_path: Path) -> None:
     made = trainer(config(tmp_path, service.target)).train()
-    print(made.engine.asked)
-    for step, logged in made.logged.items():
-        print(step, {k: v for k, v in logged.items() if "curriculum" in k or "rollout_corr/rollout_is" in k or "critic/rewards/mean" in k})
-    assert 0
+    # Once, at the step of the policy that made them, and nothing of what was replayed.
+    assert reported(service) == generated(made)
+    assert len(made.batches) == len(STEPS)
+    # The first batch has nothing to replay: verl is asked for more prompts.
+    assert [len(made.engine.asked[step]) for step in STEPS] == [GROUPS] + [FRESH] * 7
+    for step, batch in zip(STEPS, made.batches, strict=True):
+        data, groups = batch["data"], groups_of(batch)
+        assert len(groups) == GROUPS and {len(rows) for rows in groups.values()} == {GROUP_SIZE}
+        assert len(set(made.engine.asked[step])) == len(made.engine.asked[step])
+        fresh = [uid for uid in groups if not uid.startswith("replay")]
+        named = list(data[PROMPT_ID])
+        assert sorted(named[groups[uid][0]] for uid in fresh) == sorted(made.engine.asked[step])
+        for uid, rows in groups.items():
+            tag = batch["tags"][rows[0]]
+            assert (tag["min_global_steps"] < step - 1) == (uid not in fresh)
+            for row in rows:
+                session = int(batch["keys"][row].split("_")[1])
+                output = made.engine.generated[named[row], tag["min_global_steps"], session, False]
+                assert data["prompts"][row].tolist() == output.prompt_ids
+                assert data["responses"][row].tolist() == output.response_ids
+                assert data["input_ids"][row].tolist() == output.prompt_ids + output.response_ids
+                assert data["rollout_log_probs"][row].tolist() == torch.tensor(output.response_logprobs).tolist()
+                assert data["rm_scores"][row].sum() == output.reward_score
+                assert data["uid"][row] == uid and data["index"][row] == int(named[row].split("/")[1])
+
+
+def test_figures_of_fresh_rollouts_are_logged_apart(service: Service, tmp_path: Path) -> None:
+    made = trainer(config(tmp_path, service.target)).train()
+    mixed = 0
+    for step, batch in zip(STEPS, made.batches, strict=True):
+        logged, scores = made.logged[step], {}
+        for uid, rows in groups_of(batch).items():
+            scores[uid] = [batch["data"]["rm_scores"][row].sum().item() for row in rows]
+        fresh = [score for uid, each in scores.items() if not uid.startswith("replay") for score in each]
+        every = [score for each in scores.values() for score in each]
+        assert logged["curriculum/fresh_reward"] == pytest.approx(sum(fresh) / len(fresh), abs=1e-6)
+        # verl's own are of all rows.
+        assert logged["critic/rewards/mean"] == pytest.approx(sum(every) / len(every), abs=1e-6)
+        mixed += logged["critic/rewards/mean"] != pytest.approx(logged["curriculum/fresh_reward"], abs=1e-3)
+        assert logged["curriculum/fresh_groups"] + logged["curriculum/replayed_groups"] == GROUPS
+        assert logged["curriculum/available"] == 1 and logged["curriculum/failed_calls"] == 0
+        assert ("curriculum/replay_age_steps" in logged) == (step > 1)
+    assert mixed
+
+
+@pytest.mark.parametrize("failed", [0, 1], ids=["whole", "padded"])
+def test_loss_is_the_papers(service: Service, tmp_path: Path, failed: int) -> None:
+    made = trainer(config(tmp_path, service.target))
+
+    def spoil(output: AgentLoopOutput, prompt_id: str, session: int) -> AgentLoopOutput | None:
+        return None if session < failed and int(prompt_id.split("/")[1]) % 2 else output
+
+    made.engine.spoil = spoil
+    made.train()
+    size, padding, clipped, largest = FRESH * GROUP_SIZE, 0, 0.0, 0.0
+    for step, batch in zip(STEPS, made.batches, strict=True):
+        padding += sum(tag.get("is_padding", False) for tag in batch["tags"])
+        clipped += made.logged[step]["rollout_corr/rollout_is_max"] > 1.05
+        assert len(batch["losses"]) == 2
+        for index, (loss, weights) in enumerate(batch["losses"]):
+            part = slice(index * size, (index + 1) * size)
+            difference = abs(loss - papers_loss(made, batch, part, weights))
+            largest = max(largest, difference)
+            assert difference < 1e-6
+    print(f"largest difference {largest:.1e}")
+    # Rows of mini-batches were stale, and padding was there or not.
+    assert clipped and bool(padding) == bool(failed)
+    assert any(abs(loss) > 1e-3 for batch in made.batches for loss, _ in batch["losses"])
+
+
+def test_what_fails_is_not_waited_for(service: Service, tmp_path: Path) -> None:
+    made = trainer(config(tmp_path, service.target))
+    lost: set[str] = set()
+
+    def spoil(output: AgentLoopOutput, prompt_id: str, session: int) -> AgentLoopOutput | None:
+        lost.update(made.engine.asked[3][:1] if 3 in made.engine.asked else ())
+        return None if made.engine.version == 2 and prompt_id in lost else output
+
+    made.engine.spoil = spoil
+    made.train()
+    assert len(lost) == 1
+    assert lost.isdisjoint(prompt_id for prompt_id, step, _ in reported(service) if step == 2)
+    with client(service.target) as looked:
+        assert looked.get_run().pool.leased == 0
+
+
+def test_the_raw_score_is_the_outcome_where_the_reward_is_shaped(service: Service, tmp_path: Path) -> None:
+    made = trainer(config(tmp_path, service.target, "run", "+data.curriculum.outcome=acc"))
+
+    def spoil(output: AgentLoopOutput, prompt_id: str, session: int) -> AgentLoopOutput:
+        output.reward_score = output.reward_score - 0.125 * len(output.response_ids)
+        return output
+
+    made.engine.spoil = spoil
+    made.train()
+    assert reported(service) == generated(made)
+    # What is replayed has the shaped reward.
+    for batch in made.batches[1:]:
+        for key, scores in zip(batch["keys"], batch["data"]["rm_scores"].unbind(), strict=True):
+            assert key and scores.sum().item() % 1 in {0.125 * (-len(scores) % 8)}
+    assert made.logged[8]["curriculum/fresh_reward"] < made.logged[8]["curriculum/fresh_outcome"]
+
+
+class Stopped(Exception):
+    """The training was stopped on purpose."""
+
+
+def stop() -> None:
+    """Ends a training between two steps."""
+    raise Stopped
+
+
+def goes_on_exactly(service: Service, whole: Any, again: Any, run_id: str) -> None:
+    """A training that goes on from its fourth step, against one that was not interrupted."""
+    assert again.engine.asked.keys() == {step for step in whole.engine.asked if step > 4 or step <= -5}
+    for step, asked in again.engine.asked.items():
+        assert asked == whole.engine.asked[step]
+    assert [batch["losses"][0][0] for batch in again.batches] == [batch["losses"][0][0] for batch in whole.batches[4:]]
+    assert torch.equal(again.actor_rollout_wg.policy.weights, whole.actor_rollout_wg.policy.weights)
+    for purpose in ("TRAIN", "REFERENCE"):
+        assert reported(service, run_id, purpose) == reported(service, "whole", purpose)
+
+
+def test_a_training_that_ended_goes_on_exactly(service: Service, tmp_path: Path) -> None:
+    whole = trainer(config(tmp_path / "whole", service.target, "whole")).train()
+    options = [tmp_path / "ended", service.target, "ended", "trainer.save_freq=2"]
+    ended = trainer(config(*options))
+    ended.before[6] = stop
+    with pytest.raises(Stopped):
+        ended.train()
+    assert len(ended.batches) == 5
+    goes_on_exactly(service, whole, trainer(config(*options)).train(), "ended")
+
+
+def test_a_training_that_was_killed_goes_on_exactly(service: Service, tmp_path: Path) -> None:
+    options = ["trainer.save_freq=2", *DEDICATED]
+    whole = trainer(config(tmp_path / "whole", service.target, "whole", *options)).train()
+    killed = [tmp_path / "killed", service.target, "killed", *options]
+    command = [sys.executable, str(Path(__file__).with_name("tiny.py")), "6", *map(str, killed)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert ended.returncode == -9, ended.stderr[-3000:]
+    goes_on_exactly(service, whole, trainer(config(*killed)).train(), "killed")
+
+
+def test_validation_passes_are_reference_passes(service: Service, tmp_path: Path) -> None:
+    made = trainer(config(tmp_path, service.target, "run", *DEDICATED)).train()
+    passes = {-1 - step: asked for step, asked in made.engine.asked.items() if step < 0}
+    assert sorted(passes) == [0, 2, 4, 6, 8]
+    assert all(len(set(asked)) == 5 for asked in passes.values())
+    assert len(set(map(tuple, passes.values()))) == 5
+    assert reported(service, purpose="REFERENCE") == generated(made, 3, validate=True)
+    assert reported(service) == generated(made)
+    with client(service.target) as looked:
+        drawn = Counter(row.record.step for row in looked.export("selections") if row.record.purpose == "REFERENCE")
+    assert drawn == {step: 5 for step in passes}
+
+
+def test_other_validation_is_left_alone(service: Service, tmp_path: Path) -> None:
+    made = trainer(
+        config(
+            tmp_path,
+            service.target,
+            "run",
+            "trainer.test_freq=4",
+            "trainer.val_before_train=true",
+            "data.shuffle=false",
+        )
+    ).train()
+    assert {step: asked for step, asked in made.engine.asked.items() if step < 0} == {
+        -1 - step: prompt_ids(4) for step in (0, 4, 8)
+    }
+    assert reported(service, purpose="REFERENCE") == []
+    assert reported(service) == generated(made)
+
+
+def test_staleness_is_reported_after_a_checkpoint(service: Service, tmp_path: Path) -> None:
+    made = trainer(config(tmp_path, service.target, "run", "trainer.save_freq=8")).train()
+    batch = made.batches[-1]
+    rows = [row for row, key in enumerate(batch["keys"]) if key.startswith("replay")]
+    old, behavior = (batch["data"][name] for name in ("old_log_probs", "rollout_log_probs"))
+    weight = torch.cat([old[row] - behavior[row] for row in rows]).exp()
+    with client(service.target) as looked:
+        quality = looked.quality()
+    assert quality.effective_sample_size == pytest.approx((weight.sum() ** 2 / (weight**2).sum() / len(weight)).item())
+    assert quality.max_importance_weight == pytest.approx(weight.max().item())
+
+
+def test_a_restart_of_the_service_changes_nothing(service: Service, tmp_path: Path) -> None:
+    whole = trainer(config(tmp_path / "whole", service.target, "whole")).train()
+    made = trainer(config(tmp_path / "restarted", service.target, "restarted"))
+
+    def restart() -> None:
+        service.kill()
+        service.start()
+
+    made.before[4] = restart
+    made.train()
+    assert made.engine.asked == whole.engine.asked
+    assert torch.equal(made.actor_rollout_wg.policy.weights, whole.actor_rollout_wg.policy.weights)
+    assert reported(service, "restarted") == reported(service, "whole")
+
+
+def test_a_service_that_dies_is_survived_and_told_later(service: Service, tmp_path: Path) -> None:
+    made = trainer(
+        config(tmp_path, service.target, "run", "data.curriculum.timeout_s=2", "+data.curriculum.probe_s=0.5")
+    )
+    made.before[3], made.before[6] = service.kill, service.start
+    # A new connection may take longer than a step.
+    made.before[7] = lambda: made.replay_buffer._training.curriculum._client.wait_ready(timeout_s=30)
+    made.train()
+    available = [made.logged[step]["curriculum/available"] for step in STEPS]
+    assert available[:2] == [1, 1] and available[2:5] == [0, 0, 0] and available[7] == 1
+    assert [made.logged[step]["curriculum/replayed_groups"] for step in (3, 4, 5)] == [0, 0, 0]
+    # A batch is full all the same, of prompts drawn here.
+    assert [len(made.engine.asked[step]) for step in (3, 4, 5)] == [GROUPS] * 3
+    assert {len(groups_of(batch)) for batch in made.batches} == {GROUPS}
+    assert made.logged[8]["curriculum/uniform_selections"] >= 3
+    assert made.logged[8]["curriculum/unsent_writes"] == made.logged[8]["curriculum/dropped_writes"] == 0
+    assert made.logged[8]["curriculum/replayed_groups"] == FRESH
+    assert reported(service) == generated(made)
+
+
+def test_a_training_that_asks_for_it_ends_with_the_service(service: Service, tmp_path: Path) -> None:
+    made = trainer(
+        config(tmp_path, service.target, "run", "data.curriculum.timeout_s=1", "+data.curriculum.on_failure=closed")
+    )
+    made.before[3] = service.kill
+    with pytest.raises(SelectorError):
+        made.train()
+    assert len(made.batches) == 2
+
+
+def test_a_trainer_that_generates_ahead(service: Service, tmp_path: Path) -> None:
+    made = trainer(
+        config(
+            tmp_path,
+            service.target,
+            "run",
+            "trainer.v1.trainer_mode=colocate_async",
+            "trainer.v1.sampler.custom_sampler.name=ServiceReplayBufferAsync",
+        ),
+        AsyncTrainer,
+    ).train()
+    for batch in made.batches:
+        groups = groups_of(batch)
+        assert len(groups) == GROUPS and {len(rows) for rows in groups.values()} == {GROUP_SIZE}
+    assert sum(key.startswith("replay") for batch in made.batches for key in batch["keys"]) >= 5 * FRESH * GROUP_SIZE
+    trained = [
+        (prompt, tag["min_global_steps"], int(key.split("_")[1]))
+        for batch in made.batches
+        for key, tag, prompt in zip(batch["keys"], batch["tags"], batch["data"][PROMPT_ID], strict=True)
+        if not key.startswith("replay")
+    ]
+    # Each rollout that was trained on fresh was reported once, in the step it was trained in.
+    assert len(trained) == len(set(trained))
+    scores = Counter(made.engine.generated[(*row, False)].reward_score for row in trained)
+    assert Counter(score for *_, outcomes in reported(service) for score in outcomes) == scores
+    assert PROMPTS >= len({prompt for prompt, *_ in trained}) > GROUPS

@@ -7,23 +7,28 @@ the agent loop the engine that generates. Everything else is verl's own code, it
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 import transfer_queue as tq
 from datasets import Dataset
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1 import AgentLoopWorkerTQ
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.tensordict_utils import assign_non_tensor
@@ -68,7 +73,13 @@ def model_folder(folder: Path) -> str:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>")
     path = folder / "model"
     tokenizer.save_pretrained(path)
-    Qwen2Config(vocab_size=VOCABULARY, hidden_size=8, num_attention_heads=2, num_hidden_layers=1, architectures=["Qwen2ForCausalLM"]).save_pretrained(path)
+    Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=8,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        architectures=["Qwen2ForCausalLM"],
+    ).save_pretrained(path)
     return str(path)
 
 
@@ -122,7 +133,9 @@ class Policy:
 
     def __init__(self) -> None:
         self.version = 0
-        self.weights = torch.nn.Parameter(0.1 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(0)))
+        self.weights = torch.nn.Parameter(
+            0.1 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(0))
+        )
 
     def log_probs(self, input_ids: torch.Tensor) -> torch.Tensor:
         """As verl's engine: at each position the log-prob of the token that follows, a nested tensor."""
@@ -136,9 +149,8 @@ class Policy:
 class WorkerGroup:
     """The actor's workers: one rank, plain gradient descent on verl's loss."""
 
-    _dispatch_info = {"actor": [0]}
-
     def __init__(self, config: DictConfig) -> None:
+        self._dispatch_info = {"actor": [0]}
         self.policy = Policy()
         self._config = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         self._mini_batch = self._config.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
@@ -188,7 +200,8 @@ class Engine:
     """What generates; also the checkpoint manager that gives it the weights.
 
     Attributes:
-        asked: by verl's global step the prompts that were rolled out, in order; of validation by -1 - step.
+        asked: by verl's step the prompts that were rolled out, in order; of validation by -1 - step.
+        generated: by prompt, policy version, session, and whether it was for validation.
         spoil: changes a rollout's output before verl stores it.
     """
 
@@ -197,8 +210,10 @@ class Engine:
         self._weights = policy.weights.detach().clone()
         self.version = 0
         self.asked: dict[int, list[str]] = {}
-        self.outcomes: dict[tuple[str, int, int], float] = {}
-        self.spoil: Callable[[AgentLoopOutput, str, int], AgentLoopOutput | None] = lambda output, prompt_id, session: output
+        self.generated: dict[tuple[str, int, int, bool], AgentLoopOutput] = {}
+        self.spoil: Callable[[AgentLoopOutput, str, int], AgentLoopOutput | None] = lambda output, prompt_id, session: (
+            output
+        )
 
     def update_weights(self, global_steps: int) -> None:
         """From the actor."""
@@ -207,8 +222,10 @@ class Engine:
     def sleep_replicas(self) -> None:
         """Nothing to free."""
 
+    abort_replicas = resume_generation_replicas = sleep_replicas
+
     def generate(self, prompt_id: str, session: int, tokens: list[int], validate: bool) -> AgentLoopOutput:
-        """A rollout that depends on policy, prompt and number alone; the larger the prompt, the likelier it is right."""
+        """A rollout that depends on policy, prompt and session alone; a larger prompt is likelier right."""
         number = int(prompt_id.rsplit("/", 1)[1])
         rng = np.random.default_rng((number, session, self.version, validate))
         response: list[int] = []
@@ -219,8 +236,7 @@ class Engine:
             response.append(token)
             log_probs.append(row[token].item())
         right = float(rng.random() < (number + 1) / (PROMPTS + 1))
-        self.outcomes[prompt_id, self.version, session] = right
-        return AgentLoopOutput(
+        output = AgentLoopOutput(
             prompt_ids=tokens,
             response_ids=response,
             response_mask=[1] * len(response),
@@ -234,6 +250,8 @@ class Engine:
                 "reward_extra_info": {"acc": right},
             },
         )
+        self.generated[prompt_id, self.version, session, validate] = output
+        return output
 
 
 class Worker(_AgentLoopWorker):  # type: ignore[misc, valid-type]
@@ -244,6 +262,7 @@ class Worker(_AgentLoopWorker):  # type: ignore[misc, valid-type]
         self.processor = None
         self.distillation_enabled = False
         self.background_tasks: set[asyncio.Task[Any]] = set()
+        self.turn = asyncio.Lock()
 
     async def _compute_score(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
         """The engine has."""
@@ -259,11 +278,12 @@ class Worker(_AgentLoopWorker):  # type: ignore[misc, valid-type]
         output = self.engine.generate(prompt_id, kwargs["session_id"], tokens, validate)
         spoilt = self.engine.spoil(output, prompt_id, kwargs["session_id"])
         if spoilt is not None:
-            await self._agent_loop_postprocess(spoilt, validate, **kwargs)
+            async with self.turn:
+                await self._agent_loop_postprocess(spoilt, validate, **kwargs)
 
 
 class AgentLoopManager:
-    """Generates before it returns, so that the order of rows does not depend on time."""
+    """Generates before it returns, one prompt after the other, so that the order of rows does not depend on time."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -273,20 +293,18 @@ class AgentLoopManager:
         asyncio.run(self._generate(prompts))
 
     async def _generate(self, prompts: Any) -> None:
-        await self._worker.generate_sequences(prompts)
-        await asyncio.gather(*self._worker.background_tasks)
+        self._worker.turn = asyncio.Lock()
+        for prompt in prompts.chunk(len(prompts)):
+            await self._worker.generate_sequences(prompt)
+            await asyncio.gather(*self._worker.background_tasks)
 
 
-class Stopped(Exception):
-    """The training was stopped on purpose."""
-
-
-class Trainer(PPOTrainerSync):
-    """verl's, with stand-ins where it would reserve GPUs.
+class _StandIns:
+    """Where verl would reserve GPUs.
 
     Attributes:
-        before: by verl's global step something to do before the step.
-        logged: by verl's global step what it logged.
+        before: by verl's step something to do before the step.
+        logged: by verl's step what it logged.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -304,7 +322,7 @@ class Trainer(PPOTrainerSync):
         self.checkpoint_manager = self.engine = Engine(self.actor_rollout_wg.policy)
         self._load_checkpoint()
 
-    def train(self) -> Trainer:
+    def train(self) -> Any:
         """``fit`` with the stand-in of the agent loop."""
         self.fit(AgentLoopManager(Worker(self.config, self.engine, self.tokenizer)))
         return self
@@ -323,15 +341,42 @@ class Trainer(PPOTrainerSync):
         return self.actor_rollout_wg.batches
 
 
-def trainer(config: DictConfig) -> Trainer:
+class Trainer(_StandIns, PPOTrainerSync):
+    """The synchronous one."""
+
+
+class AsyncTrainer(_StandIns, PPOTrainerColocateAsync):
+    """The one that keeps rollouts between steps."""
+
+
+def trainer(config: DictConfig, kind: type[Any] = Trainer) -> Any:
     """Ready to train; what another left in the queue is gone, as with its process."""
     for partition, rows in (tq.kv_list() or {}).items():
-        tq.kv_clear(keys=list(rows), partition_id=partition)
-    made = Trainer(config)
+        if rows:
+            tq.kv_clear(keys=list(rows), partition_id=partition)
+    made = kind(config)
     made.init()
     return made
+
+
+def start_queue() -> None:
+    """verl's queue, in memory, on as little as it needs."""
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    storage = {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
+    tq.init(OmegaConf.create({"backend": storage}))
 
 
 def client(target: str, run_id: str = "run") -> SelectorClient:
     """Looks at what the service knows."""
     return SelectorClient(target, run_id, timeout_s=60)
+
+
+def _die_before(step: int, folder: str, *arguments: str) -> None:
+    start_queue()
+    made = trainer(config(Path(folder), *arguments))
+    made.before[step] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    made.train()
+
+
+if __name__ == "__main__":
+    _die_before(int(sys.argv[1]), *sys.argv[2:])
