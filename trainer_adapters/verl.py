@@ -28,7 +28,7 @@ from typing import Any
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
-from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
 
 from trainer_adapters.checks import AdapterError, accepts, expect, supported_version
 from trainer_adapters.prompt_pool import PromptPool, content_ids
@@ -57,6 +57,11 @@ class SnapshotCallback(CheckpointCallback):
             accepts(buffer.sample, f"{buffer.__name__}.sample", ["global_steps", "partition_id", "batch_size"])
         super().__init__(config)
         self._training = Training(config)
+        made = get_dataset_class(config.data)
+        if not issubclass(made, CurriculumDataset):
+            raise AdapterError(
+                f"data.custom_cls: expected {__name__}.CurriculumDataset or a subclass, got {made.__name__}"
+            )
         _TRAININGS[self._training.config.run_id] = self._training
 
     def on_save(

@@ -73,9 +73,8 @@ class Training:
 
     @property
     def curriculum(self) -> Curriculum:
-        """Raises ``AdapterError`` before the data set is there."""
-        if self._curriculum is None:
-            raise AdapterError("data.custom_cls: expected trainer_adapters.verl's CurriculumDataset, got another class")
+        """Present once verl has made the data set."""
+        assert self._curriculum is not None
         return self._curriculum
 
     def open(self, dataset: Any, pool: PromptPool) -> None:
@@ -141,7 +140,8 @@ class Training:
 
     def replay(self) -> list[RolloutGroup]:
         """The groups of the step's batch that are not generated."""
-        return self.curriculum.replay(self.step, self._replay_groups) if self._selected_for == self.step else []
+        selected = self._selected_for == self.step
+        return self.curriculum.replay(self.step, self._replay_groups if selected else 0)
 
     def deliver(self, groups: Sequence[RolloutGroup]) -> None:
         """Reports and stores fresh groups."""

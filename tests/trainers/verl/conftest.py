@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 import ray
 import transfer_queue as tq
 
+from tests.trainers.service import Service
 from tests.trainers.verl.tiny import start_queue
+
+_NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,3 +22,18 @@ def queue() -> Iterator[None]:
     yield
     tq.close()
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service for all tests that leave it as it is; each has a run of its own there."""
+    made = Service(tmp_path_factory.mktemp("service"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def run_id() -> str:
+    """Of this test alone."""
+    return f"run{next(_NUMBERS)}"

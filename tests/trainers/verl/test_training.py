@@ -88,10 +88,22 @@ def papers_loss(made: Any, batch: dict[str, Any], part: slice, weights: torch.Te
     ).loss.item()
 
 
-def test_outcomes_of_fresh_rollouts_are_reported_and_groups_replayed(service: Service, tmp_path: Path) -> None:
-    made = trainer(config(tmp_path, service.target)).train()
+@pytest.fixture(scope="module")
+def whole(shared: Service, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A training of eight steps that nothing interrupted."""
+    return trainer(config(tmp_path_factory.mktemp("whole"), shared.target, "whole", "trainer.save_freq=8")).train()
+
+
+@pytest.fixture(scope="module")
+def dedicated(shared: Service, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same with reference passes."""
+    return trainer(config(tmp_path_factory.mktemp("dedicated"), shared.target, "dedicated", *DEDICATED)).train()
+
+
+def test_outcomes_of_fresh_rollouts_are_reported_and_groups_replayed(shared: Service, whole: Any) -> None:
+    made = whole
     # Once, at the step of the policy that made them, and nothing of what was replayed.
-    assert reported(service) == generated(made)
+    assert reported(shared, "whole") == generated(made)
     assert len(made.batches) == len(STEPS)
     # The first batch has nothing to replay: verl is asked for more prompts.
     assert [len(made.engine.asked[step]) for step in STEPS] == [GROUPS] + [FRESH] * 7
@@ -116,11 +128,10 @@ def test_outcomes_of_fresh_rollouts_are_reported_and_groups_replayed(service: Se
                 assert data["uid"][row] == uid and data["index"][row] == int(named[row].split("/")[1])
 
 
-def test_figures_of_fresh_rollouts_are_logged_apart(service: Service, tmp_path: Path) -> None:
-    made = trainer(config(tmp_path, service.target)).train()
+def test_figures_of_fresh_rollouts_are_logged_apart(whole: Any) -> None:
     mixed = 0
-    for step, batch in zip(STEPS, made.batches, strict=True):
-        logged, scores = made.logged[step], {}
+    for step, batch in zip(STEPS, whole.batches, strict=True):
+        logged, scores = whole.logged[step], {}
         for uid, rows in groups_of(batch).items():
             scores[uid] = [batch["data"]["rm_scores"][row].sum().item() for row in rows]
         fresh = [score for uid, each in scores.items() if not uid.startswith("replay") for score in each]
@@ -136,8 +147,8 @@ def test_figures_of_fresh_rollouts_are_logged_apart(service: Service, tmp_path: 
 
 
 @pytest.mark.parametrize("failed", [0, 1], ids=["whole", "padded"])
-def test_loss_is_the_papers(service: Service, tmp_path: Path, failed: int) -> None:
-    made = trainer(config(tmp_path, service.target))
+def test_loss_is_the_papers(shared: Service, run_id: str, tmp_path: Path, failed: int) -> None:
+    made = trainer(config(tmp_path, shared.target, run_id))
 
     def spoil(output: AgentLoopOutput, prompt_id: str, session: int) -> AgentLoopOutput | None:
         return None if session < failed and int(prompt_id.split("/")[1]) % 2 else output
@@ -160,8 +171,8 @@ def test_loss_is_the_papers(service: Service, tmp_path: Path, failed: int) -> No
     assert any(abs(loss) > 1e-3 for batch in made.batches for loss, _ in batch["losses"])
 
 
-def test_what_fails_is_not_waited_for(service: Service, tmp_path: Path) -> None:
-    made = trainer(config(tmp_path, service.target))
+def test_what_fails_is_not_waited_for(shared: Service, run_id: str, tmp_path: Path) -> None:
+    made = trainer(config(tmp_path, shared.target, run_id))
     lost: set[str] = set()
 
     def spoil(output: AgentLoopOutput, prompt_id: str, session: int) -> AgentLoopOutput | None:
@@ -171,13 +182,13 @@ def test_what_fails_is_not_waited_for(service: Service, tmp_path: Path) -> None:
     made.engine.spoil = spoil
     made.train()
     assert len(lost) == 1
-    assert lost.isdisjoint(prompt_id for prompt_id, step, _ in reported(service) if step == 2)
-    with client(service.target) as looked:
+    assert lost.isdisjoint(prompt_id for prompt_id, step, _ in reported(shared, run_id) if step == 2)
+    with client(shared.target, run_id) as looked:
         assert looked.get_run().pool.leased == 0
 
 
-def test_the_raw_score_is_the_outcome_where_the_reward_is_shaped(service: Service, tmp_path: Path) -> None:
-    made = trainer(config(tmp_path, service.target, "run", "+data.curriculum.outcome=acc"))
+def test_the_raw_score_is_the_outcome_where_the_reward_is_shaped(shared: Service, run_id: str, tmp_path: Path) -> None:
+    made = trainer(config(tmp_path, shared.target, run_id, "+data.curriculum.outcome=acc"))
 
     def spoil(output: AgentLoopOutput, prompt_id: str, session: int) -> AgentLoopOutput:
         output.reward_score = output.reward_score - 0.125 * len(output.response_ids)
@@ -185,7 +196,7 @@ def test_the_raw_score_is_the_outcome_where_the_reward_is_shaped(service: Servic
 
     made.engine.spoil = spoil
     made.train()
-    assert reported(service) == generated(made)
+    assert reported(shared, run_id) == generated(made)
     # What is replayed has the shaped reward.
     for batch in made.batches[1:]:
         for key, scores in zip(batch["keys"], batch["data"]["rm_scores"].unbind(), strict=True):
@@ -202,7 +213,7 @@ def stop() -> None:
     raise Stopped
 
 
-def goes_on_exactly(service: Service, whole: Any, again: Any, run_id: str) -> None:
+def goes_on_exactly(shared: Service, whole: Any, again: Any, run_ids: tuple[str, str]) -> None:
     """A training that goes on from its fourth step, against one that was not interrupted."""
     assert again.engine.asked.keys() == {step for step in whole.engine.asked if step > 4 or step <= -5}
     for step, asked in again.engine.asked.items():
@@ -210,50 +221,46 @@ def goes_on_exactly(service: Service, whole: Any, again: Any, run_id: str) -> No
     assert [batch["losses"][0][0] for batch in again.batches] == [batch["losses"][0][0] for batch in whole.batches[4:]]
     assert torch.equal(again.actor_rollout_wg.policy.weights, whole.actor_rollout_wg.policy.weights)
     for purpose in ("TRAIN", "REFERENCE"):
-        assert reported(service, run_id, purpose) == reported(service, "whole", purpose)
+        assert reported(shared, run_ids[0], purpose) == reported(shared, run_ids[1], purpose)
 
 
-def test_a_training_that_ended_goes_on_exactly(service: Service, tmp_path: Path) -> None:
-    whole = trainer(config(tmp_path / "whole", service.target, "whole")).train()
-    options = [tmp_path / "ended", service.target, "ended", "trainer.save_freq=2"]
+def test_a_training_that_ended_goes_on_exactly(shared: Service, whole: Any, tmp_path: Path) -> None:
+    options = [tmp_path, shared.target, "ended", "trainer.save_freq=2"]
     ended = trainer(config(*options))
     ended.before[6] = stop
     with pytest.raises(Stopped):
         ended.train()
     assert len(ended.batches) == 5
-    goes_on_exactly(service, whole, trainer(config(*options)).train(), "ended")
+    goes_on_exactly(shared, whole, trainer(config(*options)).train(), ("ended", "whole"))
 
 
-def test_a_training_that_was_killed_goes_on_exactly(service: Service, tmp_path: Path) -> None:
-    options = ["trainer.save_freq=2", *DEDICATED]
-    whole = trainer(config(tmp_path / "whole", service.target, "whole", *options)).train()
-    killed = [tmp_path / "killed", service.target, "killed", *options]
-    command = [sys.executable, str(Path(__file__).with_name("tiny.py")), "6", *map(str, killed)]
+def test_a_training_that_was_killed_goes_on_exactly(shared: Service, dedicated: Any, tmp_path: Path) -> None:
+    options = [tmp_path, shared.target, "killed", "trainer.save_freq=2", *DEDICATED]
+    command = [sys.executable, str(Path(__file__).with_name("tiny.py")), "6", *map(str, options)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert ended.returncode == -9, ended.stderr[-3000:]
-    goes_on_exactly(service, whole, trainer(config(*killed)).train(), "killed")
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert killed.returncode == -9, killed.stderr[-3000:]
+    goes_on_exactly(shared, dedicated, trainer(config(*options)).train(), ("killed", "dedicated"))
 
 
-def test_validation_passes_are_reference_passes(service: Service, tmp_path: Path) -> None:
-    made = trainer(config(tmp_path, service.target, "run", *DEDICATED)).train()
-    passes = {-1 - step: asked for step, asked in made.engine.asked.items() if step < 0}
+def test_validation_passes_are_reference_passes(shared: Service, dedicated: Any) -> None:
+    passes = {-1 - step: asked for step, asked in dedicated.engine.asked.items() if step < 0}
     assert sorted(passes) == [0, 2, 4, 6, 8]
     assert all(len(set(asked)) == 5 for asked in passes.values())
     assert len(set(map(tuple, passes.values()))) == 5
-    assert reported(service, purpose="REFERENCE") == generated(made, 3, validate=True)
-    assert reported(service) == generated(made)
-    with client(service.target) as looked:
+    assert reported(shared, "dedicated", "REFERENCE") == generated(dedicated, validate=True)
+    assert reported(shared, "dedicated") == generated(dedicated)
+    with client(shared.target, "dedicated") as looked:
         drawn = Counter(row.record.step for row in looked.export("selections") if row.record.purpose == "REFERENCE")
     assert drawn == {step: 5 for step in passes}
 
 
-def test_other_validation_is_left_alone(service: Service, tmp_path: Path) -> None:
+def test_other_validation_is_left_alone(shared: Service, run_id: str, tmp_path: Path) -> None:
     made = trainer(
         config(
             tmp_path,
-            service.target,
-            "run",
+            shared.target,
+            run_id,
             "trainer.test_freq=4",
             "trainer.val_before_train=true",
             "data.shuffle=false",
@@ -262,25 +269,25 @@ def test_other_validation_is_left_alone(service: Service, tmp_path: Path) -> Non
     assert {step: asked for step, asked in made.engine.asked.items() if step < 0} == {
         -1 - step: prompt_ids(4) for step in (0, 4, 8)
     }
-    assert reported(service, purpose="REFERENCE") == []
-    assert reported(service) == generated(made)
+    assert reported(shared, run_id, purpose="REFERENCE") == []
+    assert reported(shared, run_id) == generated(made)
 
 
-def test_staleness_is_reported_after_a_checkpoint(service: Service, tmp_path: Path) -> None:
-    made = trainer(config(tmp_path, service.target, "run", "trainer.save_freq=8")).train()
-    batch = made.batches[-1]
+def test_staleness_is_reported_after_a_checkpoint(shared: Service, whole: Any) -> None:
+    batch = whole.batches[-1]
     rows = [row for row, key in enumerate(batch["keys"]) if key.startswith("replay")]
     old, behavior = (batch["data"][name] for name in ("old_log_probs", "rollout_log_probs"))
     weight = torch.cat([old[row] - behavior[row] for row in rows]).exp()
-    with client(service.target) as looked:
+    with client(shared.target, "whole") as looked:
         quality = looked.quality()
     assert quality.effective_sample_size == pytest.approx((weight.sum() ** 2 / (weight**2).sum() / len(weight)).item())
     assert quality.max_importance_weight == pytest.approx(weight.max().item())
 
 
-def test_a_restart_of_the_service_changes_nothing(service: Service, tmp_path: Path) -> None:
-    whole = trainer(config(tmp_path / "whole", service.target, "whole")).train()
-    made = trainer(config(tmp_path / "restarted", service.target, "restarted"))
+def test_a_restart_of_the_service_changes_nothing(
+    service: Service, shared: Service, whole: Any, tmp_path: Path
+) -> None:
+    made = trainer(config(tmp_path, service.target))
 
     def restart() -> None:
         service.kill()
@@ -290,7 +297,7 @@ def test_a_restart_of_the_service_changes_nothing(service: Service, tmp_path: Pa
     made.train()
     assert made.engine.asked == whole.engine.asked
     assert torch.equal(made.actor_rollout_wg.policy.weights, whole.actor_rollout_wg.policy.weights)
-    assert reported(service, "restarted") == reported(service, "whole")
+    assert reported(service) == reported(shared, "whole")
 
 
 def test_a_service_that_dies_is_survived_and_told_later(service: Service, tmp_path: Path) -> None:
@@ -323,12 +330,12 @@ def test_a_training_that_asks_for_it_ends_with_the_service(service: Service, tmp
     assert len(made.batches) == 2
 
 
-def test_a_trainer_that_generates_ahead(service: Service, tmp_path: Path) -> None:
+def test_a_trainer_that_generates_ahead(shared: Service, run_id: str, tmp_path: Path) -> None:
     made = trainer(
         config(
             tmp_path,
-            service.target,
-            "run",
+            shared.target,
+            run_id,
             "trainer.v1.trainer_mode=colocate_async",
             "trainer.v1.sampler.custom_sampler.name=ServiceReplayBufferAsync",
         ),
@@ -347,5 +354,5 @@ def test_a_trainer_that_generates_ahead(service: Service, tmp_path: Path) -> Non
     # Each rollout that was trained on fresh was reported once, in the step it was trained in.
     assert len(trained) == len(set(trained))
     scores = Counter(made.engine.generated[(*row, False)].reward_score for row in trained)
-    assert Counter(score for *_, outcomes in reported(service) for score in outcomes) == scores
+    assert Counter(score for *_, outcomes in reported(shared, run_id) for score in outcomes) == scores
     assert PROMPTS >= len({prompt for prompt, *_ in trained}) > GROUPS

@@ -321,10 +321,11 @@ class _StandIns:
         self.actor_rollout_wg = WorkerGroup(self.config)
         self.checkpoint_manager = self.engine = Engine(self.actor_rollout_wg.policy)
         self._load_checkpoint()
+        self.agent_loop_manager = AgentLoopManager(Worker(self.config, self.engine, self.tokenizer))
 
     def train(self) -> Any:
         """``fit`` with the stand-in of the agent loop."""
-        self.fit(AgentLoopManager(Worker(self.config, self.engine, self.tokenizer)))
+        self.fit(self.agent_loop_manager)
         return self
 
     def on_step_begin(self) -> None:
