@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from clients import SelectorClient
+from clients import RetryPolicy, SelectorClient
 from clients.names import did_you_mean
 from trainer_adapters.checks import AdapterError, agreed
 
+# One caller per training may ask often; longer pauses would not see a service come back before a probe is over.
+_RETRY = RetryPolicy(max_backoff_s=0.25)
 TOKEN_VARIABLE = "SELECTOR_TOKEN"
 
 
@@ -31,7 +33,10 @@ class CurriculumConfig:
             reward function, or of a field of the reward's answer. None = the reward itself.
         replay: False = never replay, whatever the run's config says.
         timeout_s: seconds for one call, with all retries; longer than a restart of the service takes.
-        probe_s: seconds to wait for a service that did not answer before, once per step.
+        start_timeout_s: seconds for registering the prompts at the start; the service embeds each new text once, some
+            tens per second on a CPU.
+        probe_s: seconds to wait for a service that did not answer before, once per step; at least 3, because gRPC
+            pauses for up to 2.4 between two attempts to connect.
         backlog_bytes: rollouts kept for a service that does not answer; the oldest beyond it are dropped and counted.
         token_file: file with the bearer token; None = the environment variable SELECTOR_TOKEN, if there is one.
         tls: None = unencrypted, True = the system's authorities, or a path to the authorities in PEM.
@@ -44,7 +49,8 @@ class CurriculumConfig:
     outcome: str | None = None
     replay: bool = True
     timeout_s: float = 120.0
-    probe_s: float = 2.0
+    start_timeout_s: float = 7200.0
+    probe_s: float = 5.0
     backlog_bytes: int = 2**28
     token_file: str | None = None
     tls: bool | str | None = None
@@ -54,9 +60,9 @@ class CurriculumConfig:
             raise AdapterError(f"curriculum.on_failure: expected 'open' or 'closed', got {self.on_failure!r}")
         if not isinstance(self.run, Mapping):
             raise AdapterError(f"curriculum.run: expected a mapping of RunConfig's fields, got {self.run!r}")
-        for name in ("timeout_s", "probe_s"):
-            if not getattr(self, name) > 0:
-                raise AdapterError(f"curriculum.{name}: expected seconds > 0, got {getattr(self, name)!r}")
+        for name, least in (("timeout_s", 1), ("start_timeout_s", 1), ("probe_s", 3)):
+            if not getattr(self, name) >= least:
+                raise AdapterError(f"curriculum.{name}: expected seconds >= {least}, got {getattr(self, name)!r}")
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> CurriculumConfig:
@@ -88,7 +94,9 @@ class CurriculumConfig:
             )
         except (OSError, UnicodeDecodeError) as error:
             raise AdapterError(f"curriculum.token_file: {self.token_file!r} cannot be read: {error}") from error
-        return SelectorClient(self.target, self.run_id, token=token, tls=self.tls, timeout_s=self.timeout_s)
+        return SelectorClient(
+            self.target, self.run_id, token=token, tls=self.tls, timeout_s=self.timeout_s, retry=_RETRY
+        )
 
     def run_config(self, group_size: int, seed: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """The run's config with what the trainer knows filled in; a seed that is stated stays.

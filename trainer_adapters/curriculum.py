@@ -33,6 +33,7 @@ from clients import (
     SelectorError,
 )
 from trainer_adapters.backlog import Backlog, Write
+from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.prompt_pool import PromptPool
 
@@ -41,6 +42,9 @@ T = TypeVar("T")
 
 # What the caller sent is wrong; the service is well.
 _CALLER = (InvalidArgument, FailedPrecondition, AlreadyExists)
+
+
+_UNSCORED = {"ABORTED", "UNSCORABLE"}
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,23 @@ class Chosen:
     reference_due: bool = False
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A whole batch.
+
+    Attributes:
+        prompt_ids: to roll out.
+        replayed: stored groups.
+        reference_due: as in ``Chosen``.
+    """
+
+    prompt_ids: tuple[str, ...]
+    replayed: tuple[RolloutGroup, ...]
+    reference_due: bool = False
+
+
 class Curriculum:
-    """One training's selections, reports and replay.
+    """One training's selections, reports and replay. A loop needs ``plan``, ``deliver`` and ``report_training`` of it.
 
     Args:
         config: which service and run.
@@ -81,6 +100,7 @@ class Curriculum:
         self.config = config
         self.pool = pool
         self._run = dict(run)
+        self._known = frozenset(pool.prompt_ids)
         self._seed = int(self._run.get("seed") or 0)
         self._client = client or config.client()
         self._backlog = Backlog(config.backlog_bytes)
@@ -96,14 +116,24 @@ class Curriculum:
 
         Raises:
             SelectorError: the service cannot be reached, or refuses the config or a prompt.
+            AdapterError: the run has prompts that this training has not.
         """
+        patience = self.config.start_timeout_s
         self._client.wait_ready()
         self._client.create_run(self._run)
         domains = None if self.pool.domains is None else list(self.pool.domains)
-        self._client.register_prompts(list(self.pool.prompt_ids), list(self.pool.texts), domains=domains)
+        self._client.register_prompts(
+            list(self.pool.prompt_ids), list(self.pool.texts), domains=domains, timeout_s=patience
+        )
         # Also at 0: what an earlier training under this run id reported would be added to.
-        self._client.rewind(step)
-        return self._client.get_run()
+        self._client.rewind(step, timeout_s=patience)
+        run = self._client.get_run()
+        if run.pool.active > len(self.pool):
+            raise AdapterError(
+                f"curriculum.run_id: {self.config.run_id!r} has {run.pool.active} prompts and this training "
+                f"{len(self.pool)}: it is another training's; use another run_id, or delete the run"
+            )
+        return run
 
     def close(self) -> None:
         """Sends what is kept, if the service answers, and ends the connection."""
@@ -114,6 +144,31 @@ class Curriculum:
         self._client.close()
 
     # A step
+
+    def plan(self, step: int, groups: int, parts: int = 1) -> Plan:
+        """``groups`` groups to train on in a step, fresh or replayed, at least one of them fresh in each part.
+
+        Args:
+            parts: both numbers can be divided by it, as several processes need; so must ``groups``.
+
+        Returns:
+            As many groups as asked for, unless the pool has fewer prompts.
+        """
+        chosen = self.select(step, groups)
+        wanted = min(chosen.replay_groups, groups - parts) // parts * parts
+        replayed = self.replay(step, wanted)
+        replayed = replayed[: len(replayed) // parts * parts]
+        missing = groups - len(replayed) - len(chosen.prompt_ids)
+        more = self.top_up(step, missing, 1, chosen.prompt_ids)
+        return Plan((*chosen.prompt_ids, *more), tuple(replayed), chosen.reference_due)
+
+    def deliver(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Reports the outcomes of fresh groups, one per prompt, and stores them for replay. A group with a rollout that
+        could not be scored is not stored: the others' rewards would have another mean.
+        """
+        statuses = {group.prompt_id: group.statuses for group in groups if group.statuses}
+        self.report(step, {group.prompt_id: group.outcomes for group in groups}, statuses)
+        self.push(step, [group for group in groups if not _UNSCORED & set(group.statuses)])
 
     def select(self, step: int, batch_size: int) -> Chosen:
         """``batch_size`` groups for a step: prompts to roll out and groups to replay.
@@ -127,6 +182,11 @@ class Curriculum:
             self._counts["uniform_selections"] += 1
             chosen = self.pool.uniform(batch_size, self._seed, step)
             return Chosen(chosen, uniform=len(chosen))
+        strangers = [prompt_id for prompt_id in selection.prompt_ids if prompt_id not in self._known]
+        if strangers:
+            raise AdapterError(
+                f"curriculum.run_id: {self.config.run_id!r} chose {strangers[0]!r}, which is no prompt of this training"
+            )
         filled = self.pool.uniform(selection.shortfall, self._seed, step, selection.prompt_ids)
         self._counts["filled_prompts"] += len(filled)
         return Chosen(

@@ -205,7 +205,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
 
 ReplayMachine.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

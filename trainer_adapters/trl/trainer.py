@@ -1,47 +1,25 @@
-"""TRL (>= 1.16): ``CurriculumGRPOTrainer`` trains on the prompts that the service chooses, and on replayed rollouts.
-
-    trainer = CurriculumGRPOTrainer(
-        model=…, reward_funcs=…, args=GRPOConfig(…), train_dataset=…,
-        curriculum=CurriculumConfig(target="127.0.0.1:50051", run_id="my-training"),
-    )
-    trainer.train()
-
-The order in which TRL's data loader goes through the data set is not used. Where a batch is generated, the mixin
-
-1. lets the main process ask the service, and tells the other processes what it chose;
-2. has TRL generate and score the fresh prompts, every process the same number of whole groups;
-3. reports their outcomes, samples groups to replay, and stores the fresh ones with their behaviour log-probs;
-4. appends the replayed rows. Their advantages are computed anew from the stored rewards and multiplied by the token
-   weight w = pi_old/pi_behaviour, with pi_old recomputed by the model as it is. TRL's own clipped loss of these
-   advantages is the objective of ``trainer_adapters.loss`` with ``centre="old"``: w >= 0 keeps the minimum in place.
-
-With vLLM and its importance-sampling correction, w goes where TRL keeps that ratio, never both (w²). TRL's own
-reward metrics are of fresh rollouts only; those of replay are logged as ``curriculum/…``.
-"""
+"""The trainer: see the package."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from clients import RolloutGroup
-from trainer_adapters.checks import AdapterError, accepts, expect, supported_version
+from trainer_adapters.checks import AdapterError, accepts, supported_version
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum
-from trainer_adapters.prompt_pool import PromptPool, content_ids
+from trainer_adapters.processes import on_main, share
 from trainer_adapters.rows import padded
+from trainer_adapters.trl.start import check_batches, check_loss, outcome_function, prompts_of, sampling_of
 
-__all__ = ["CurriculumCallback", "CurriculumConfig", "CurriculumGRPOTrainer", "CurriculumMixin"]
-
-T = TypeVar("T")
 if TYPE_CHECKING:
     from trl import GRPOTrainer as _Trainer
 else:
@@ -60,16 +38,7 @@ _RIGHT_PADDED = (
     "sampling_per_token_logps",
     "importance_sampling_ratio",
 )
-_OF_THE_CONFIG = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "do_sample"}
 _KNOWN = {*_LEFT_PADDED, *_RIGHT_PADDED, "advantages", "num_items_in_batch"}
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A batch of all processes: prompts to roll out, groups to replay; both divide by the number of processes."""
-
-    prompt_ids: tuple[str, ...]
-    replayed: tuple[RolloutGroup, ...]
 
 
 class CurriculumMixin(_Trainer):
@@ -92,12 +61,12 @@ class CurriculumMixin(_Trainer):
         accepts(GRPOTrainer._generate, "GRPOTrainer._generate", ["prompts"])
         super().__init__(*args, **kwargs)
         self._config = curriculum
-        self._outcome = _outcome_function(self, curriculum)
-        self._sampling = _sampling(self)
-        _check_batches(self)
+        self._outcome = outcome_function(self, curriculum)
+        self._sampling = sampling_of(self)
+        check_batches(self)
         if curriculum.replay:
-            _check_loss(self)
-        self._pool, self._rows = _prompts(self.train_dataset)
+            check_loss(self)
+        self._pool, self._rows = prompts_of(self.train_dataset)
         groups = self.args.generation_batch_size // self.num_generations
         if len(self._pool) < groups:
             raise AdapterError(
@@ -112,28 +81,21 @@ class CurriculumMixin(_Trainer):
     # What the callback calls
 
     def begin_curriculum(self, step: int) -> None:
-        """Connects, and makes the run what a training that begins at ``step`` needs."""
-
-        def begin() -> bool:
-            self._curriculum = Curriculum(self._config, self._pool, self._run)
-            return self._curriculum.start(step).reference_due
-
-        self._reference_due = self._on_main(begin)
+        """Makes the run what a training that begins at ``step`` needs."""
+        self._curriculum = Curriculum(self._config, self._pool, self._run)
+        self._reference_due = on_main(self._curriculum.start, step).reference_due
 
     def report_curriculum_training(self, step: int) -> None:
         """Tells the service what the step that has just been trained saw."""
-        if self._curriculum is not None:
-            clipped = self._metrics["train"].get("clip_ratio/region_mean")
-            self._curriculum.report_training(
-                step, clip_fraction=clipped[-1] if clipped else None, updates=1, **self._staleness
-            )
+        clipped = self._metrics["train"].get("clip_ratio/region_mean")
+        fraction = clipped[-1] if clipped else None
+        on_main(self._service.report_training, step, clip_fraction=fraction, updates=1, **self._staleness)
         self._staleness = {}
 
     def end_curriculum(self) -> None:
         """Sends what is kept, and disconnects."""
-        if self._curriculum is not None:
-            self._curriculum.close()
-            self._curriculum = None
+        on_main(self._service.close)
+        self._curriculum = None
 
     # What TRL calls
 
@@ -143,10 +105,12 @@ class CurriculumMixin(_Trainer):
         step, groups = self.state.global_step, len(inputs) // self.num_generations
         if self._reference_due:
             self._reference_pass(step, groups)
-        plan = self._on_main(lambda: self._planned(step, groups))
-        output, fresh = self._rolled_out(self._share(plan.prompt_ids), step)
-        self._on_main(lambda: self._delivered(step, fresh))
-        replayed = self._share(plan.replayed)
+        processes = self.accelerator.num_processes
+        plan = on_main(self._service.plan, step, groups * processes, processes)
+        self._reference_due = plan.reference_due
+        output, fresh = self._rolled_out(share(plan.prompt_ids), step)
+        on_main(self._service.deliver, step, fresh)
+        replayed = share(plan.replayed)
         if replayed:
             output = self._joined(output, replayed)
         self._log_replay(len(plan.prompt_ids), len(plan.replayed))
@@ -165,26 +129,18 @@ class CurriculumMixin(_Trainer):
 
     # One batch
 
-    def _planned(self, step: int, local_groups: int) -> _Plan:
-        """In the main process: what all processes train on."""
-        assert self._curriculum is not None
-        processes = self.accelerator.num_processes
-        batch = local_groups * processes
-        chosen = self._curriculum.select(step, batch)
-        self._reference_due = chosen.reference_due
-        # Whole groups, the same number everywhere, and nowhere a generation without prompts.
-        wanted = min(chosen.replay_groups, batch - processes) // processes * processes
-        replayed = self._curriculum.replay(step, wanted)
-        replayed = replayed[: len(replayed) // processes * processes]
-        missing = batch - len(replayed) - len(chosen.prompt_ids)
-        more = self._curriculum.top_up(step, missing, 1, chosen.prompt_ids)
-        return _Plan((*chosen.prompt_ids, *more), tuple(replayed))
+    @property
+    def _service(self) -> Curriculum:
+        """What asks the service, in process 0 alone."""
+        if self._curriculum is None:
+            raise AdapterError("train(): batches are chosen while it runs, and there only")
+        return self._curriculum
 
     def _rolled_out(self, prompt_ids: Sequence[str], step: int) -> tuple[dict[str, Any], list[RolloutGroup]]:
         """TRL's batch of this process's fresh rows, and the groups of all processes."""
         size = self.num_generations
-        # Copies, because TRL adds fields to its rows.
-        rows = [dict(self._rows[prompt_id]) for prompt_id in prompt_ids for _ in range(size)]
+        # A row of its own for each rollout, because TRL adds fields to them.
+        rows = [dict(self.train_dataset[self._rows[prompt_id]]) for prompt_id in prompt_ids for _ in range(size)]
         output = super()._generate_and_score_completions(rows)
         prompts, completions, *_, log_probs = self._generated[:5]
         if log_probs is None:
@@ -242,14 +198,6 @@ class CurriculumMixin(_Trainer):
                 batch_size=self.args.per_device_train_batch_size,
             )[0]
 
-    def _delivered(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """In the main process: outcomes of the fresh groups, and the groups themselves."""
-        assert self._curriculum is not None
-        statuses = {group.prompt_id: group.statuses for group in groups}
-        self._curriculum.report(step, {group.prompt_id: group.outcomes for group in groups}, statuses)
-        # A rollout without a score has no advantage, and the others of its group no baseline that could be stored.
-        self._curriculum.push(step, [group for group in groups if "UNSCORABLE" not in group.statuses])
-
     def _joined(self, output: dict[str, Any], groups: Sequence[RolloutGroup]) -> dict[str, Any]:
         """The batch with replayed rows behind the fresh ones."""
         unknown = sorted(output.keys() - _KNOWN)
@@ -266,7 +214,7 @@ class CurriculumMixin(_Trainer):
         joined = dict(output)
         if "importance_sampling_ratio" in output:
             low, high = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
-            rows["importance_sampling_ratio"] = weight.clamp(low, high)
+            rows["importance_sampling_ratio"] = weight.clamp(0.0 if low is None else low, high)
             rows["advantages"] = advantages.expand_as(weight)
         else:
             rows["advantages"] = advantages * weight
@@ -302,7 +250,7 @@ class CurriculumMixin(_Trainer):
     def _reference_pass(self, step: int, local_groups: int) -> None:
         """Rolls out and reports a dedicated reference set; it leaves no trace in the metrics."""
         self._reference_due = False
-        prompt_ids = self._on_main(lambda: self._curriculum.references(step))  # type: ignore[union-attr]
+        prompt_ids = on_main(self._service.references, step)
         kept = {name: list(values) for name, values in self._metrics["train"].items()}
         outcomes: dict[str, Any] = {}
         statuses: dict[str, Any] = {}
@@ -311,33 +259,13 @@ class CurriculumMixin(_Trainer):
             part = prompt_ids[start : start + batch]
             # Every process generates as much as the others: the last part is filled up with prompts it already has.
             filled = [part[index % len(part)] for index in range(batch)]
-            for group in self._rolled_out(self._share(filled), step)[1]:
+            for group in self._rolled_out(share(filled), step)[1]:
                 outcomes.setdefault(group.prompt_id, group.outcomes)
                 statuses.setdefault(group.prompt_id, group.statuses)
         self._metrics["train"].clear()
         self._metrics["train"].update(kept)
         if outcomes:
-            self._on_main(lambda: self._curriculum.report(step, outcomes, statuses, "reference"))  # type: ignore[union-attr]
-
-    # Several processes
-
-    def _share(self, items: Sequence[T]) -> Sequence[T]:
-        """This process's part of what is for all of them."""
-        size = len(items) // self.accelerator.num_processes
-        return items[self.accelerator.process_index * size : (self.accelerator.process_index + 1) * size]
-
-    def _on_main(self, call: Callable[[], T]) -> T:
-        """What the main process's call returns, in every process; its error likewise, so that none waits for ever."""
-        answer: list[Any] = [None, None]
-        if self.accelerator.is_main_process:
-            try:
-                answer[0] = call()
-            except Exception as error:
-                answer[1] = error
-        broadcast_object_list(answer)
-        if answer[1] is not None:
-            raise answer[1]
-        return answer[0]
+            on_main(self._service.report, step, outcomes, statuses, "reference")
 
     # What is logged
 
@@ -353,8 +281,7 @@ class CurriculumMixin(_Trainer):
 
     def _log_replay(self, fresh: int, replayed: int) -> None:
         figures: dict[str, float] = {"fresh_groups": fresh, "replayed_groups": replayed, **self._staleness}
-        if self._curriculum is not None:
-            figures |= self._curriculum.figures()
+        figures |= self._service.figures()
         for name, value in figures.items():
             self._metrics["train"][f"curriculum/{name}"].append(float(value))
 
@@ -380,92 +307,6 @@ class CurriculumCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Also after an early stop."""
         self._trainer.end_curriculum()
-
-
-# Checks before the first step
-
-
-def _outcome_function(trainer: Any, config: CurriculumConfig) -> int:
-    """Position of the reward function that is the raw task score."""
-    names = list(trainer.reward_func_names)
-    if config.outcome is None:
-        if len(names) > 1:
-            raise AdapterError(f"curriculum.outcome: expected which of {names} is the raw task score, got none")
-        return 0
-    expect("curriculum.outcome", config.outcome, frozenset(names), "it names the reward function of the task score")
-    return names.index(config.outcome)
-
-
-def _sampling(trainer: Any) -> dict[str, Any]:
-    """How TRL samples. Its log-probs are of the logits divided by the temperature."""
-    for name in sorted(set(trainer.args.generation_kwargs or ()) & _OF_THE_CONFIG):
-        raise AdapterError(f"generation_kwargs.{name}: expected it in GRPOConfig itself, where log-probs follow it")
-    top_k = trainer.top_k or 0
-    return {
-        "temperature": float(trainer.temperature),
-        "top_p": float(trainer.top_p),
-        "top_k": max(int(top_k), 0),
-        "log_prob_mode": "PROCESSED",
-    }
-
-
-def _check_batches(trainer: Any) -> None:
-    args = trainer.args
-    every = args.steps_per_generation * trainer.num_iterations
-    if every % args.gradient_accumulation_steps:
-        raise AdapterError(
-            f"steps_per_generation * num_iterations: expected a multiple of gradient_accumulation_steps "
-            f"({args.gradient_accumulation_steps}), got {every}: a step would be selected for several times"
-        )
-    rows = args.per_device_train_batch_size * args.steps_per_generation
-    if rows % trainer.num_generations:
-        raise AdapterError(
-            f"per_device_train_batch_size * steps_per_generation: expected a multiple of num_generations "
-            f"({trainer.num_generations}), got {rows}: every process needs whole groups"
-        )
-    if not hasattr(trainer.train_dataset, "__getitem__") or not hasattr(trainer.train_dataset, "__len__"):
-        raise AdapterError("train_dataset: expected one with rows that can be picked, got a stream")
-
-
-def _check_loss(trainer: Any) -> None:
-    """Settings with which TRL's loss of replayed rows would not be the paper's."""
-    replay = "the loss of replayed rows would be another; change it, or use CurriculumConfig(replay=False)"
-    expect("loss_type", trainer.loss_type, frozenset({"grpo", "bnpo", "dr_grpo", "dapo"}), replay)
-    expect("importance_sampling_level", trainer.importance_sampling_level, "token", replay)
-    expect("beta", float(trainer.beta), 0.0, replay)
-    expect("scale_rewards", trainer.scale_rewards, frozenset({"group", "none"}), replay)
-    expect("multi_objective_aggregation", trainer.multi_objective_aggregation, "sum_then_normalize", replay)
-    expect("off_policy_mask_threshold", trainer.off_policy_mask_threshold, None, replay)
-    expect("tools", bool(trainer.tools), False, "tool tokens of replayed rows are not kept")
-    expect("environment_factory", trainer.environment_factories, None, "what environments answered is not kept")
-    images = sorted({"image", "images"} & set(getattr(trainer.train_dataset, "column_names", None) or ()))
-    expect("train_dataset", images, [], "images of replayed rows are not kept")
-    if trainer.use_vllm:
-        if trainer.vllm_importance_sampling_correction:
-            expect("vllm_importance_sampling_mode", trainer.vllm_importance_sampling_mode, "token_truncate", replay)
-        return
-    # The model's log-probs are of the whole distribution at this temperature, which must be what was drawn from.
-    drawn = "behaviour log-probs would not be those of the distribution that was drawn from"
-    expect("top_p", float(trainer.top_p), 1.0, drawn)
-    expect("top_k", trainer.top_k or 0, 0, drawn)
-    expect("min_p", trainer.min_p or 0.0, 0.0, drawn)
-    expect("repetition_penalty", float(trainer.repetition_penalty), 1.0, drawn)
-
-
-def _prompts(dataset: Any) -> tuple[PromptPool, dict[str, Mapping[str, Any]]]:
-    """The pool, and the data set's row of each prompt id."""
-    columns = set(dataset.column_names)
-    texts = [_text(prompt) for prompt in dataset["prompt"]]
-    ids = tuple(map(str, dataset["prompt_id"])) if "prompt_id" in columns else content_ids(texts)
-    domains = tuple(dataset["domain"]) if "domain" in columns else None
-    return PromptPool(ids, tuple(texts), domains), {each: dataset[row] for row, each in enumerate(ids)}
-
-
-def _text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
-    """A prompt, or the messages of a conversation, as one text."""
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
 
 
 def _floats(log_probs: Any) -> np.ndarray:

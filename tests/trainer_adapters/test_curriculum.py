@@ -1,0 +1,252 @@
+"""The calls of a step through the real service, and what becomes of them while it is away."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients import InvalidArgument, RolloutGroup
+from tests.service.running import InProcessService
+from trainer_adapters.checks import AdapterError
+from trainer_adapters.config import CurriculumConfig
+from trainer_adapters.curriculum import Curriculum
+from trainer_adapters.prompt_pool import PromptPool
+
+SAMPLING = {"temperature": 1.0, "log_prob_mode": "PROCESSED"}
+POOL = PromptPool.from_texts([f"question {number}" for number in range(20)])
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[InProcessService]:
+    """On a port that a restart keeps."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = InProcessService(tmp_path / "state", listen=f"127.0.0.1:{port}")
+    yield running
+    running.close()
+
+
+def curriculum(service: InProcessService, pool: PromptPool = POOL, **changes: Any) -> Curriculum:
+    config = CurriculumConfig(
+        **{"target": service.address, "run_id": "run", "timeout_s": 8.0, "probe_s": 5.0, **changes}
+    )
+    return Curriculum(config, pool, config.run_config(4, 3, SAMPLING))
+
+
+def group(prompt_id: str, step: int) -> RolloutGroup:
+    return RolloutGroup.from_arrays(
+        prompt_id=prompt_id,
+        policy_version=step,
+        prompt_token_ids=[1, 2],
+        response_token_ids=[[3, 4]] * 4,
+        behavior_log_probs=[[-0.5, -0.25]] * 4,
+        rewards=[0.0, 1.0, 1.0, 0.0],
+        outcomes=[0.0, 1.0, 1.0, 0.0],
+        sampling=SAMPLING,
+    )
+
+
+def trained(made: Curriculum, step: int, batch_size: int = 6) -> tuple[tuple[str, ...], list[RolloutGroup]]:
+    """One whole step: its prompts, and what was replayed."""
+    chosen = made.select(step, batch_size)
+    replayed = made.replay(step, chosen.replay_groups)
+    prompts = (*chosen.prompt_ids, *made.top_up(step, chosen.replay_groups - len(replayed), 1, chosen.prompt_ids))
+    made.report(step, {prompt_id: [0.0, 1.0, 1.0, 0.0] for prompt_id in prompts})
+    made.push(step, [group(prompt_id, step) for prompt_id in prompts])
+    made.report_training(step, clip_fraction=0.25, effective_sample_size=None)
+    return prompts, replayed
+
+
+def test_a_training_selects_reports_and_replays(service: InProcessService) -> None:
+    made = curriculum(service)
+    assert made.start(0).pool.active == len(POOL)
+    steps = [trained(made, step) for step in range(4)]
+    made.close()
+    assert [len(prompts) + len(replayed) for prompts, replayed in steps] == [6] * 4
+    assert sum(len(replayed) for _, replayed in steps) > 0
+    run = service.client("run").get_run()
+    assert (run.last_step, run.selections) == (3, 4)
+    assert run.outcome_groups == sum(len(prompts) for prompts, _ in steps)
+    assert made.figures() == {**dict.fromkeys(made.figures(), 0.0), "available": 1.0}
+
+
+def test_training_starts_over_or_goes_on_as_if_it_had_not_stopped(service: InProcessService) -> None:
+    made = curriculum(service)
+    made.start(0)
+    whole = [trained(made, step)[0] for step in range(4)]
+    for first in (0, 2):
+        again = curriculum(service)
+        again.start(first)
+        assert [trained(again, step)[0] for step in range(first, 4)] == whole[first:]
+
+
+@pytest.mark.slow
+def test_while_the_service_is_away_prompts_are_uniform_and_nothing_is_lost(
+    service: InProcessService, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = curriculum(service)
+    made.start(0)
+    steps = {0: trained(made, 0)}
+
+    def away() -> None:
+        for step in (1, 2):
+            steps[step] = trained(made, step)
+
+    service.restart(away)
+    assert made.figures()["available"] == 0
+    assert made.figures()["unsent_writes"] == 6
+    steps[3] = trained(made, 3)
+    figures = made.figures()
+    assert (figures["available"], figures["unsent_writes"], figures["dropped_writes"]) == (1, 0, 0)
+    assert (figures["uniform_selections"], figures["failed_calls"]) == (2, 1)
+    for step in (1, 2):
+        prompts, replayed = steps[step]
+        assert len(set(prompts)) == 6 and not replayed
+        assert prompts == POOL.uniform(6, 3, step)
+    # Each report exactly once, each with its own step.
+    reported = [(row.record.step, row.prompt_id) for row in service.client("run").export("outcomes")]
+    assert sorted(reported) == sorted((step, each) for step, (prompts, _) in steps.items() for each in prompts)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert sum("training goes on with prompts drawn uniformly" in error for error in errors) == 1
+    assert sum("still away" in error for error in errors) == 1
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_into_the_backlog_is_counted(service: InProcessService) -> None:
+    nbytes = group("x", 0).nbytes
+    made = curriculum(service, backlog_bytes=8 * nbytes)
+    made.start(0)
+    service.restart(lambda: [trained(made, step) for step in range(3)])
+    # Of 3 pushes of 6 groups one fits; reports are never dropped.
+    assert made.figures()["dropped_writes"] == 2
+    fresh, _ = trained(made, 3)
+    assert service.client("run").get_run().outcome_groups == 6 * 3 + len(fresh)
+    assert {each.policy_version for each in service.client("run").sample_rollouts(9, 50)} == {2, 3}
+
+
+def test_a_training_can_ask_to_end_instead(service: InProcessService) -> None:
+    made = curriculum(service, on_failure="closed", timeout_s=2.0)
+    made.start(0)
+
+    def away() -> None:
+        with pytest.raises(ConnectionError):
+            made.select(0, 6)
+
+    service.restart(away)
+
+
+@pytest.mark.parametrize("on_failure", ["open", "closed"])
+def test_a_wrong_call_ends_the_training_either_way(service: InProcessService, on_failure: str) -> None:
+    made = curriculum(service, on_failure=on_failure)
+    made.start(0)
+    with pytest.raises(InvalidArgument, match="unheard of"):
+        made.report(0, {"unheard of": [1.0]})
+
+
+def test_a_service_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    config = CurriculumConfig(target="127.0.0.1:9", run_id="run", timeout_s=1.0)
+    made = Curriculum(config, POOL, config.run_config(4, 0, SAMPLING))
+    with pytest.raises((ConnectionError, TimeoutError)):
+        made.start(0)
+
+
+def test_a_run_of_another_training_is_refused(service: InProcessService) -> None:
+    curriculum(service).start(0)
+    others = PromptPool.from_texts([f"another {number}" for number in range(20)])
+    with pytest.raises(AdapterError, match="'run' has 40 prompts and this training 20"):
+        curriculum(service, others).start(0)
+    # Retired ones make room for others unnoticed; what is chosen tells.
+    service.client("run").retire_prompts(others.prompt_ids)
+    made = curriculum(service)
+    made.start(0)
+    service.client("run").register_prompts(["stranger"], ["stranger"])
+    service.client("run").retire_prompts(POOL.prompt_ids)
+    with pytest.raises(AdapterError, match="chose 'stranger', which is no prompt of this training"):
+        made.select(0, 1)
+
+
+def test_a_full_quota_drops_rollouts_and_selection_goes_on(tmp_path: Path) -> None:
+    service = InProcessService(tmp_path / "state", max_replay_groups=3)
+    try:
+        made = curriculum(service)
+        made.start(0)
+        for step in range(2):
+            trained(made, step)
+        assert made.figures()["dropped_writes"] == 2
+        assert made.figures()["uniform_selections"] == 0
+        assert service.client("run").get_run().outcome_groups == 12
+    finally:
+        service.close()
+
+
+def test_a_pool_with_too_few_eligible_prompts_is_filled_uniformly(service: InProcessService) -> None:
+    made = curriculum(service)
+    made.start(0)
+    # Leased, never reported: two of 20 are left for the third.
+    first, second = made.select(0, 9), made.select(1, 9)
+    chosen = made.select(2, 9)
+    assert not {*first.prompt_ids} & {*second.prompt_ids}
+    assert (len(set(chosen.prompt_ids)), chosen.uniform) == (9, 7)
+    assert made.figures()["filled_prompts"] == 7
+
+
+def test_further_prompts_of_a_step_are_others(service: InProcessService) -> None:
+    made = curriculum(service)
+    made.start(0)
+    chosen = made.select(0, 9).prompt_ids
+    more = made.top_up(0, 5, 1, chosen)
+    rest = made.top_up(0, 9, 2, (*chosen, *more))
+    assert len({*chosen, *more, *rest}) == 9 + 5 + 6
+
+
+def test_without_replay_nothing_is_stored_or_sampled(service: InProcessService) -> None:
+    made = curriculum(service, replay=False)
+    made.start(0)
+    for step in range(3):
+        assert trained(made, step)[1] == []
+    assert service.client("run").get_run().replay_groups == 0
+
+
+def test_a_group_that_the_service_refuses_is_counted(
+    service: InProcessService, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = curriculum(service)
+    made.start(0)
+    chosen = made.select(0, 2).prompt_ids
+    broken = RolloutGroup.from_arrays(
+        prompt_id=chosen[0],
+        policy_version=0,
+        prompt_token_ids=[1],
+        response_token_ids=[[2], [3]],
+        behavior_log_probs=[[np.nan], [-1.0]],
+        rewards=[0.0, 1.0],
+        outcomes=[0.0, 1.0],
+        sampling=SAMPLING,
+    )
+    made.push(0, [broken, group(chosen[1], 0)])
+    assert made.figures()["refused_groups"] == 1
+    assert "behavior_log_probs" in caplog.text
+    assert service.client("run").get_run().replay_groups == 1
+
+
+def test_dedicated_references_are_asked_for_and_reported(service: InProcessService) -> None:
+    made = curriculum(service, run={"reference": {"mode": "DEDICATED", "size": 5}})
+    assert made.start(0).reference_due
+    references = made.references(0)
+    assert len(set(references)) == 5
+    made.report(0, {prompt_id: [1.0, 0.0] for prompt_id in references}, purpose="reference")
+    assert not made.select(0, 6).reference_due
+
+
+def test_the_same_seed_draws_the_same_uniform_prompts() -> None:
+    draws: list[Callable[[], tuple[str, ...]]] = [lambda: POOL.uniform(6, 3, 1), lambda: POOL.uniform(6, 3, 2)]
+    assert draws[0]() == draws[0]() != draws[1]()
+    assert len(POOL.uniform(50, 3, 1)) == 20
+    assert not {*POOL.uniform(10, 3, 1, POOL.prompt_ids[:10])} & {*POOL.prompt_ids[:10]}
