@@ -18,11 +18,10 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from clients import AlreadyExists, DeadlineExceeded, RolloutGroup, Unavailable
 from tests.trainers.service import Service
 from tests.trainers.verl.tiny import GROUP_SIZE, PROMPTS, Trainer, client, config, data_files, trainer
-from trainer_adapters import verl as adapter
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.prompt_pool import content_ids
-from trainer_adapters.verl import SnapshotCallback
-from trainer_adapters.verl_rows import check_fields, fresh_groups, with_replayed
+from trainer_adapters.verl import SnapshotCallback, classes
+from trainer_adapters.verl.rows import check_fields, fresh_groups, with_replayed
 
 NOWHERE = "127.0.0.1:9"
 CORRECTION = "algorithm.rollout_correction"
@@ -42,6 +41,8 @@ SAMPLER = "trainer.v1.sampler"
         ("actor_rollout_ref.actor.clip_ratio_c=3.0", "actor.clip_ratio_c: expected 1e6 or more, got 3.0"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "loss_mode: expected 'vanilla', got 'gspo'"),
         ("actor_rollout_ref.rollout.calculate_log_probs=false", "calculate_log_probs: expected True, got False"),
+        ("actor_rollout_ref.rollout.top_p=0.9", "actor_rollout_ref.rollout.top_p: expected 1.0, got 0.9"),
+        ("actor_rollout_ref.rollout.top_k=20", "actor_rollout_ref.rollout.top_k: expected -1 or 0, got 20"),
         ("algorithm.adv_estimator=gae", "algorithm.adv_estimator: expected 'grpo', got 'gae'"),
         ("algorithm.filter_groups.enable=true", "algorithm.filter_groups.enable: expected False, got True"),
         ("data.dataloader_num_workers=8", "data.dataloader_num_workers: expected 0, got 8"),
@@ -97,7 +98,7 @@ def test_a_hook_that_moved_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_all_three_classes_must_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, named: str
 ) -> None:
-    monkeypatch.setattr(adapter, "_TRAININGS", {})
+    monkeypatch.setattr(classes, "_TRAININGS", {})
     with pytest.raises(AdapterError) as caught:
         Trainer(config(tmp_path, NOWHERE, "run", override))
     assert named in str(caught.value)
@@ -204,9 +205,8 @@ def test_prompts_of_another_data_set_are_refused(shared: Service, run_id: str, t
     trainer(config(tmp_path, shared.target, run_id))
     fewer = tmp_path / "fewer"
     fewer.mkdir()
-    made = trainer(config(fewer, shared.target, run_id, data=data_files(fewer, 8)))
-    with pytest.raises(AdapterError, match=r"data.train_files: the run 'run\d+' has a prompt"):
-        made.train()
+    with pytest.raises(AdapterError, match=rf"curriculum.run_id: .* has {PROMPTS} prompts and this training 8"):
+        trainer(config(fewer, shared.target, run_id, data=data_files(fewer, 8)))
 
 
 def test_a_checkpoint_of_another_run_is_refused(shared: Service, run_id: str, tmp_path: Path) -> None:

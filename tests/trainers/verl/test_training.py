@@ -16,8 +16,8 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from clients import SelectorError
 from tests.trainers.service import Service
 from tests.trainers.verl.tiny import FRESH, GROUP_SIZE, PROMPTS, AsyncTrainer, client, config, prompt_ids, trainer
-from trainer_adapters.loss import group_advantages, grpo_replay_loss
-from trainer_adapters.verl_rows import PROMPT_ID
+from trainer_adapters.loss import ReplayLoss, group_advantages, grpo_replay_loss
+from trainer_adapters.verl.rows import PROMPT_ID
 
 STEPS = range(1, 9)
 GROUPS = 2 * FRESH
@@ -58,34 +58,39 @@ def groups_of(batch: dict[str, Any]) -> dict[str, list[int]]:
     return rows
 
 
-def papers_loss(made: Any, batch: dict[str, Any], part: slice, weights: torch.Tensor) -> float:
-    """Of a mini-batch, from tokens, rewards and behaviour log-probs alone: advantages and pi_old are computed anew.
+def papers_loss(batch: dict[str, Any], index: int, **changed: Any) -> tuple[ReplayLoss, torch.Tensor]:
+    """Of a mini-batch with its gradient, from tokens, rewards and behaviour log-probs alone: advantages and pi_old are
+    computed anew.
 
     Args:
-        weights: the policy's before the mini-batch.
+        changed: arguments of the loss that are to be others.
     """
-    data = batch["data"]
+    data, update = batch["data"], batch["updates"][index]
+    part = slice(index * FRESH * GROUP_SIZE, (index + 1) * FRESH * GROUP_SIZE)
     uids = [key.split("_")[0] for key in batch["keys"]]
-    numbers = torch.tensor([uids.index(uid) for uid in uids])
     rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()])
-    advantages = group_advantages(rewards, numbers)[part]
     mask = data["response_mask"].to_padded_tensor(0)[part]
 
     def log_probs(policy: torch.Tensor) -> torch.Tensor:
         rows = []
         for ids, response in zip(data["input_ids"].unbind()[part], data["responses"].unbind()[part], strict=True):
             following = torch.log_softmax(policy[ids[:-1]], dim=-1).gather(1, ids[1:, None])[:, 0]
-            rows.append(following[-len(response) :])
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        return torch.nn.functional.pad(padded, (0, mask.shape[1] - padded.shape[1]))
+            rows.append(torch.nn.functional.pad(following[-len(response) :], (0, mask.shape[1] - len(response))))
+        return torch.stack(rows)
 
-    return grpo_replay_loss(
-        log_probs(weights),
-        log_probs(batch["losses"][0][1]),
-        data["rollout_log_probs"].to_padded_tensor(0)[part],
-        advantages,
-        mask,
-    ).loss.item()
+    weights = update.weights.clone().requires_grad_()
+    old = log_probs(batch["updates"][0].weights)
+    arguments = {
+        "old_log_probs": old,
+        "behavior_log_probs": data["rollout_log_probs"].to_padded_tensor(0)[part],
+        "advantages": group_advantages(rewards, torch.tensor([uids.index(uid) for uid in uids]))[part],
+        "mask": mask,
+    }
+    if changed.pop("uncorrected", False):
+        changed["behavior_log_probs"] = old
+    result = grpo_replay_loss(log_probs(weights), **{**arguments, **changed})
+    (gradient,) = torch.autograd.grad(result.loss, [weights])
+    return result, gradient
 
 
 @pytest.fixture(scope="module")
@@ -146,29 +151,37 @@ def test_figures_of_fresh_rollouts_are_logged_apart(whole: Any) -> None:
     assert mixed
 
 
-@pytest.mark.parametrize("failed", [0, 1], ids=["whole", "padded"])
-def test_loss_is_the_papers(shared: Service, run_id: str, tmp_path: Path, failed: int) -> None:
+@pytest.mark.parametrize("ragged", [False, True], ids=["whole", "padded"])
+def test_loss_is_the_papers(shared: Service, run_id: str, tmp_path: Path, ragged: bool) -> None:
     made = trainer(config(tmp_path, shared.target, run_id))
 
     def spoil(output: AgentLoopOutput, prompt_id: str, session: int) -> AgentLoopOutput | None:
-        return None if session < failed and int(prompt_id.split("/")[1]) % 2 else output
+        if ragged and session == 0 and int(prompt_id.split("/")[1]) % 2:
+            return None
+        # As of a tool in between, whose tokens the policy did not choose.
+        output.response_mask = [int(not ragged or place != 1) for place in range(len(output.response_ids))]
+        return output
 
     made.engine.spoil = spoil
     made.train()
-    size, padding, clipped, largest = FRESH * GROUP_SIZE, 0, 0.0, 0.0
-    for step, batch in zip(STEPS, made.batches, strict=True):
-        padding += sum(tag.get("is_padding", False) for tag in batch["tags"])
-        clipped += made.logged[step]["rollout_corr/rollout_is_max"] > 1.05
-        assert len(batch["losses"]) == 2
-        for index, (loss, weights) in enumerate(batch["losses"]):
-            part = slice(index * size, (index + 1) * size)
-            difference = abs(loss - papers_loss(made, batch, part, weights))
-            largest = max(largest, difference)
-            assert difference < 1e-6
-    print(f"largest difference {largest:.1e}")
-    # Rows of mini-batches were stale, and padding was there or not.
-    assert clipped and bool(padding) == bool(failed)
-    assert any(abs(loss) > 1e-3 for batch in made.batches for loss, _ in batch["losses"])
+    results, without, behind = [], [], []
+    for batch in made.batches:
+        assert len(batch["updates"]) == 2
+        for index, update in enumerate(batch["updates"]):
+            result, gradient = papers_loss(batch, index)
+            assert update.loss == pytest.approx(result.loss.item(), abs=1e-6)
+            assert torch.allclose(update.gradient, gradient, rtol=0, atol=1e-6)
+            results.append(result)
+            without.append(abs(update.loss - papers_loss(batch, index, uncorrected=True)[0].loss.item()))
+            behind.append(abs(update.loss - papers_loss(batch, index, centre="behavior")[0].loss.item()))
+    # It was about something: tokens were clipped, rows were stale, and other formulas give other losses.
+    assert max(result.clip_fraction for result in results) > 0.01
+    assert max(result.max_weight for result in results) > 1.2
+    assert max(without) > 1e-3 and max(behind) > 1e-3
+    padding = sum(tag.get("is_padding", False) for batch in made.batches for tag in batch["tags"])
+    assert bool(padding) == ragged
+    mixed = [{key.startswith("replay") for key in batch["keys"]} for batch in made.batches]
+    assert mixed == [{False}] + [{False, True}] * 7
 
 
 def test_what_fails_is_not_waited_for(shared: Service, run_id: str, tmp_path: Path) -> None:
@@ -218,7 +231,9 @@ def goes_on_exactly(shared: Service, whole: Any, again: Any, run_ids: tuple[str,
     assert again.engine.asked.keys() == {step for step in whole.engine.asked if step > 4 or step <= -5}
     for step, asked in again.engine.asked.items():
         assert asked == whole.engine.asked[step]
-    assert [batch["losses"][0][0] for batch in again.batches] == [batch["losses"][0][0] for batch in whole.batches[4:]]
+    assert [update.loss for batch in again.batches for update in batch["updates"]] == [
+        update.loss for batch in whole.batches[4:] for update in batch["updates"]
+    ]
     assert torch.equal(again.actor_rollout_wg.policy.weights, whole.actor_rollout_wg.policy.weights)
     for purpose in ("TRAIN", "REFERENCE"):
         assert reported(shared, run_ids[0], purpose) == reported(shared, run_ids[1], purpose)
@@ -301,9 +316,7 @@ def test_a_restart_of_the_service_changes_nothing(
 
 
 def test_a_service_that_dies_is_survived_and_told_later(service: Service, tmp_path: Path) -> None:
-    made = trainer(
-        config(tmp_path, service.target, "run", "data.curriculum.timeout_s=2", "+data.curriculum.probe_s=0.5")
-    )
+    made = trainer(config(tmp_path, service.target, "run", "data.curriculum.timeout_s=2", "+data.curriculum.probe_s=3"))
     made.before[3], made.before[6] = service.kill, service.start
     # A new connection may take longer than a step.
     made.before[7] = lambda: made.replay_buffer._training.curriculum._client.wait_ready(timeout_s=30)

@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,8 @@ FRESH = 3
 PROMPTS = 40
 VOCABULARY = 12
 MAX_RESPONSE = 6
+# Large enough for ratios beyond the clip, and weights of several.
+LEARNING_RATE = 12.0
 _CLONE = Path(__file__).parents[3]
 _PAGE = _CLONE / "docs" / "trainers" / "verl.md"
 _AgentLoopWorker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
@@ -146,6 +149,15 @@ class Policy:
         return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
+@dataclass(frozen=True)
+class Update:
+    """Of a mini-batch: verl's loss, its gradient, and the weights before."""
+
+    loss: float
+    gradient: torch.Tensor
+    weights: torch.Tensor
+
+
 class WorkerGroup:
     """The actor's workers: one rank, plain gradient descent on verl's loss."""
 
@@ -166,16 +178,17 @@ class WorkerGroup:
         return batch
 
     def update_actor(self, batch: tq.KVBatchMeta) -> dict[str, Any]:
-        """A step for each mini-batch; keeps what it was given, and the losses."""
+        """A step for each mini-batch; keeps what it was given, and what came of it."""
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
-        seen: dict[str, Any] = {"keys": list(batch.keys), "tags": list(batch.tags), "data": data, "losses": []}
+        seen: dict[str, Any] = {"keys": list(batch.keys), "tags": list(batch.tags), "data": data, "updates": []}
         self.batches.append(seen)
         for start in range(0, len(batch), self._mini_batch):
+            before = self.policy.weights.detach().clone()
             loss = self.loss(batch.keys[start : start + self._mini_batch])
-            seen["losses"].append((loss.item(), self.policy.weights.detach().clone()))
             (gradient,) = torch.autograd.grad(loss, [self.policy.weights])
+            seen["updates"].append(Update(loss.item(), gradient, before))
             with torch.no_grad():
-                self.policy.weights -= 2.0 * gradient
+                self.policy.weights -= LEARNING_RATE * gradient
         return {"metrics": {"mfu": [0.0], "grad_norm": [1.0]}}
 
     def loss(self, keys: list[str]) -> torch.Tensor:

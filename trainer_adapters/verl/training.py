@@ -31,7 +31,7 @@ from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum
 from trainer_adapters.loss import grpo_replay_loss
 from trainer_adapters.prompt_pool import PromptPool
-from trainer_adapters.verl_checks import check_config, check_length, check_reference_passes, sampling_settings
+from trainer_adapters.verl.start import check_config, check_length, check_reference_passes, sampling_settings
 
 
 class Training:

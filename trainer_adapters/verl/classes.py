@@ -1,23 +1,4 @@
-"""verl (>= 0.9.1, < 0.10, V1 trainer): three classes that its configuration names; ``docs/trainers/verl.md`` has it.
-
-=========================  ============================================================================================
-class                      what it does
-=========================  ============================================================================================
-``SnapshotCallback``       verl makes it first: checks the configuration, finds the step of the checkpoint that will be
-                           resumed from; after a checkpoint it reports how stale replayed rows were
-``CurriculumDataset``      registers the prompts, rewinds the run to that step; gives verl's loader the service's
-                           prompts, whatever positions it asks for
-``ServiceReplayBuffer``    per step: groups to replay, more prompts where they are too few, verl's own sampling of the
-(``…Async``)               fresh rows, outcomes and groups to the service, replayed rows into the queue behind them
-=========================  ============================================================================================
-
-verl makes all of them in the trainer's process, each from configuration alone. What they share, a ``Training``, is in a
-registry of this module under the run's id, so the module must be named by package (``pkg://``): a file path would load
-it twice. A new callback replaces the training of its run.
-
-The service's step is verl's number of the policy that generates: rollouts of verl's step g are of step g - 1, and a
-validation pass after step g, or a resume from its checkpoint, is of step g.
-"""
+"""The classes that verl's configuration names."""
 
 from __future__ import annotations
 
@@ -32,10 +13,8 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
 
 from trainer_adapters.checks import AdapterError, accepts, expect, supported_version
 from trainer_adapters.prompt_pool import PromptPool, content_ids
-from trainer_adapters.verl_rows import PROMPT_ID, check_fields, fresh_groups, outcomes_by_prompt, with_replayed
-from trainer_adapters.verl_training import Training
-
-__all__ = ["CurriculumDataset", "ServiceReplayBuffer", "ServiceReplayBufferAsync", "SnapshotCallback"]
+from trainer_adapters.verl.rows import PROMPT_ID, check_fields, fresh_groups, outcomes_by_prompt, with_replayed
+from trainer_adapters.verl.training import Training
 
 LOGGER = logging.getLogger("selector.adapter")
 
@@ -59,9 +38,7 @@ class SnapshotCallback(CheckpointCallback):
         self._training = Training(config)
         made = get_dataset_class(config.data)
         if not issubclass(made, CurriculumDataset):
-            raise AdapterError(
-                f"data.custom_cls: expected {__name__}.CurriculumDataset or a subclass, got {made.__name__}"
-            )
+            raise AdapterError(f"data.custom_cls: expected CurriculumDataset or a subclass, got {made.__name__}")
         _TRAININGS[self._training.config.run_id] = self._training
 
     def on_save(
@@ -109,16 +86,7 @@ class CurriculumDataset(RLHFDataset):
         return [self[position] for position in positions]
 
     def row(self, prompt_id: str) -> dict[str, Any]:
-        """One prompt as verl's loader hands it on, with its id.
-
-        Raises:
-            AdapterError: these are not the prompts of the run.
-        """
-        if prompt_id not in self._positions:
-            raise AdapterError(
-                f"data.train_files: the run {self._training.config.run_id!r} has a prompt {prompt_id!r} that is not in "
-                "them; other prompts need another data.curriculum.run_id"
-            )
+        """One prompt as verl's loader hands it on, with its id."""
         return {**self[self._positions[prompt_id]], PROMPT_ID: prompt_id}
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,8 +143,8 @@ class ServiceReplayBufferAsync(ServiceReplayBuffer, ReplayBufferAsync):
 def _training(run_id: str | None) -> Training:
     if run_id not in _TRAININGS:
         raise AdapterError(
-            f"run {run_id!r}: expected trainer.checkpoint_callback_class={__name__}.SnapshotCallback, which verl makes "
-            "first, and the same run_id in data.curriculum and in trainer.v1.sampler.sampler_kwargs; got "
+            f"run {run_id!r}: expected trainer.checkpoint_callback_class=trainer_adapters.verl.SnapshotCallback, which "
+            "verl makes first, and the same run_id in data.curriculum and in trainer.v1.sampler.sampler_kwargs; got "
             f"{sorted(_TRAININGS) or 'no callback'}"
         )
     return _TRAININGS[run_id]

@@ -123,6 +123,10 @@ def _check_loss(config: Any) -> None:
         ("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla", "others do not use the weights, or differently"),
     ):
         expect(option, OmegaConf.select(config, option), wanted, why)
+    rollout = config.actor_rollout_ref.rollout
+    whole = "verl recomputes log-probs of the whole distribution"
+    expect("actor_rollout_ref.rollout.top_p", float(rollout.top_p), 1.0, whole)
+    expect("actor_rollout_ref.rollout.top_k", rollout.top_k, frozenset({-1, 0}), whole)
     for option in (f"{correction}.rollout_is_threshold", "actor_rollout_ref.actor.clip_ratio_c"):
         found = OmegaConf.select(config, option)
         try:
