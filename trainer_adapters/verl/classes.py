@@ -158,8 +158,8 @@ def _pool(dataset: CurriculumDataset) -> PromptPool:
                 f"data.train_files: expected text alone, got rows with {key!r}, which cannot be replayed"
             )
     texts = tuple("\n\n".join(map(_text, messages)) for messages in rows[dataset.prompt_key])
-    sources = tuple(str(source) for source in rows["data_source"])
-    infos = rows["extra_info"] if "extra_info" in rows.column_names else [None] * len(texts)
+    sources = tuple(map(str, _column(rows, "data_source", "unknown")))
+    infos = _column(rows, "extra_info", None)
     indices = [(info or {}).get("index") for info in infos]
     if all(index is None for index in indices):
         LOGGER.warning("data.train_files: no row has extra_info.index, so prompts are named by their content")
@@ -172,6 +172,10 @@ def _pool(dataset: CurriculumDataset) -> PromptPool:
     return PromptPool(
         tuple(f"{source}/{index}" for source, index in zip(sources, indices, strict=True)), texts, sources
     )
+
+
+def _column(rows: Any, name: str, missing: Any) -> list[Any]:
+    return list(rows[name]) if name in rows.column_names else [missing] * len(rows)
 
 
 def _text(message: Mapping[str, Any]) -> str:

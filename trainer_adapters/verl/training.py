@@ -88,7 +88,7 @@ class Training:
         curriculum = Curriculum(self.config, pool, self.config.run_config(group_size, self._seed, self.sampling))
         run = curriculum.start(self.step)
         share = run.config.replay.fresh_fraction if self.config.replay else 1.0
-        # The largest batch of which the service leaves ``fresh`` to generate. 1e-9: 27 / 0.9 is a hair below 30.
+        # The largest batch of which the service leaves ``fresh`` to generate. 1e-9: 7 / 0.07 is a hair below 100.
         self.groups = int(fresh / share + 1e-9)
         check_length(self._verl, len(pool), self.groups)
         self.references_per_pass = self._reference_pass(run, len(pool))

@@ -184,6 +184,16 @@ def test_loss_is_the_papers(shared: Service, run_id: str, tmp_path: Path, ragged
     assert mixed == [{False}] + [{False, True}] * 7
 
 
+@pytest.mark.parametrize("share, groups", [(0.3, 10), (0.75, 4), (1.0, 3)])
+def test_a_batch_holds_as_many_groups_as_the_fresh_are_the_share_of(
+    shared: Service, run_id: str, tmp_path: Path, share: float, groups: int
+) -> None:
+    overrides = [f"data.curriculum.run.replay.fresh_fraction={share}", "trainer.total_training_steps=4"]
+    made = trainer(config(tmp_path, shared.target, run_id, *overrides)).train()
+    assert [len(groups_of(batch)) for batch in made.batches] == [groups] * 4
+    assert len(made.engine.asked[1]) == groups and len(made.engine.asked[4]) == FRESH
+
+
 def test_what_fails_is_not_waited_for(shared: Service, run_id: str, tmp_path: Path) -> None:
     made = trainer(config(tmp_path, shared.target, run_id))
     lost: set[str] = set()
@@ -231,9 +241,8 @@ def goes_on_exactly(shared: Service, whole: Any, again: Any, run_ids: tuple[str,
     assert again.engine.asked.keys() == {step for step in whole.engine.asked if step > 4 or step <= -5}
     for step, asked in again.engine.asked.items():
         assert asked == whole.engine.asked[step]
-    assert [update.loss for batch in again.batches for update in batch["updates"]] == [
-        update.loss for batch in whole.batches[4:] for update in batch["updates"]
-    ]
+    losses = [[update.loss for update in batch["updates"]] for batch in whole.batches]
+    assert [[update.loss for update in batch["updates"]] for batch in again.batches] == losses[4:]
     assert torch.equal(again.actor_rollout_wg.policy.weights, whole.actor_rollout_wg.policy.weights)
     for purpose in ("TRAIN", "REFERENCE"):
         assert reported(shared, run_ids[0], purpose) == reported(shared, run_ids[1], purpose)
@@ -316,7 +325,8 @@ def test_a_restart_of_the_service_changes_nothing(
 
 
 def test_a_service_that_dies_is_survived_and_told_later(service: Service, tmp_path: Path) -> None:
-    made = trainer(config(tmp_path, service.target, "run", "data.curriculum.timeout_s=2", "+data.curriculum.probe_s=3"))
+    patience = ["data.curriculum.timeout_s=2", "+data.curriculum.probe_s=3"]
+    made = trainer(config(tmp_path, service.target, "run", *patience, *DEDICATED))
     made.before[3], made.before[6] = service.kill, service.start
     # A new connection may take longer than a step.
     made.before[7] = lambda: made.replay_buffer._training.curriculum._client.wait_ready(timeout_s=30)
@@ -324,13 +334,16 @@ def test_a_service_that_dies_is_survived_and_told_later(service: Service, tmp_pa
     available = [made.logged[step]["curriculum/available"] for step in STEPS]
     assert available[:2] == [1, 1] and available[2:5] == [0, 0, 0] and available[7] == 1
     assert [made.logged[step]["curriculum/replayed_groups"] for step in (3, 4, 5)] == [0, 0, 0]
-    # A batch is full all the same, of prompts drawn here.
+    # A batch is full all the same, of prompts drawn here, and so is a reference pass.
     assert [len(made.engine.asked[step]) for step in (3, 4, 5)] == [GROUPS] * 3
     assert {len(groups_of(batch)) for batch in made.batches} == {GROUPS}
+    assert [len(set(made.engine.asked[-1 - step])) for step in (0, 2, 4, 6, 8)] == [5] * 5
     assert made.logged[8]["curriculum/uniform_selections"] >= 3
     assert made.logged[8]["curriculum/unsent_writes"] == made.logged[8]["curriculum/dropped_writes"] == 0
     assert made.logged[8]["curriculum/replayed_groups"] == FRESH
+    # Once each, in spite of all attempts.
     assert reported(service) == generated(made)
+    assert reported(service, purpose="REFERENCE") == generated(made, validate=True)
 
 
 def test_a_training_that_asks_for_it_ends_with_the_service(service: Service, tmp_path: Path) -> None:
