@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import transfer_queue as tq
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils.config import validate_config
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from clients import AlreadyExists, DeadlineExceeded, RolloutGroup, Unavailable
 from tests.trainers.service import Service
-from tests.trainers.verl.tiny import GROUP_SIZE, PROMPTS, Trainer, client, config, data_files, trainer
+from tests.trainers.verl.tiny import GROUP_SIZE, PROMPTS, Trainer, client, config, data_files, documented, trainer
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.prompt_pool import content_ids
 from trainer_adapters.verl import SnapshotCallback, classes
 from trainer_adapters.verl.rows import check_fields, fresh_groups, with_replayed
+from trainer_adapters.verl.start import check_reference_passes, sampling_settings
 
 NOWHERE = "127.0.0.1:9"
 CORRECTION = "algorithm.rollout_correction"
@@ -329,7 +331,14 @@ def _random_group(rng: np.random.Generator, prompt_id: str, sampling: dict[str, 
     )
 
 
-def test_the_documented_block_is_what_verl_composes(tmp_path: Path) -> None:
-    composed = config(tmp_path, NOWHERE)
+def test_the_documented_blocks_are_what_verl_and_the_adapter_ask_for(tmp_path: Path) -> None:
+    per_gpu = "log_prob_micro_batch_size_per_gpu=1"
+    composed = config(
+        tmp_path, NOWHERE, "run", f"actor_rollout_ref.rollout.{per_gpu}", f"actor_rollout_ref.ref.{per_gpu}"
+    )
+    validate_config(config=composed, use_reference_policy=False, use_critic=False)
     assert composed.trainer.v1.sampler.sampler_kwargs.run_id == composed.data.curriculum.run_id == "run"
-    assert isinstance(OmegaConf.select(composed, f"{CORRECTION}.rollout_is_threshold"), float)
+    with open_dict(composed):
+        composed.merge_with(OmegaConf.create(documented()[1]))
+    rollout = composed.actor_rollout_ref.rollout
+    check_reference_passes(composed, 2, sampling_settings(rollout, "rollout"))

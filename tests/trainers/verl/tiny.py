@@ -86,17 +86,15 @@ def model_folder(folder: Path) -> str:
     return str(path)
 
 
-def documented() -> str:
-    """The block of the documentation that a user pastes."""
-    found = re.search(r"```yaml\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert found
-    return found.group(1)
+def documented() -> list[str]:
+    """The blocks of the documentation that a user pastes: the configuration, and what dedicated references add."""
+    return re.findall(r"```yaml\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def config(folder: Path, target: str, run_id: str = "run", *overrides: str, data: str | None = None) -> DictConfig:
     """The documented configuration, made small."""
     folder.mkdir(exist_ok=True, parents=True)
-    (folder / "curriculum.yaml").write_text(documented(), encoding="utf-8")
+    (folder / "curriculum.yaml").write_text(documented()[0], encoding="utf-8")
     files = data or data_files(folder)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(folder), version_base=None):
