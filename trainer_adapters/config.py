@@ -67,6 +67,13 @@ class CurriculumConfig:
             if not getattr(self, name) >= least:
                 raise AdapterError(f"curriculum.{name}: expected seconds >= {least}, got {getattr(self, name)!r}")
 
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The names in ``outcome``; none = the reward itself."""
+        if self.outcome is None:
+            return ()
+        return (self.outcome,) if isinstance(self.outcome, str) else tuple(self.outcome)
+
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> CurriculumConfig:
         """From a trainer's configuration file.

@@ -228,7 +228,7 @@ def test_a_start_says_what_it_drops_and_what_it_finds_new(
     fresh, _ = trained(made, 0)
     caplog.clear()
     curriculum(service).start(0)
-    assert f"dropped {len(fresh)} reports and {len(fresh)} replay groups" in caplog.text
+    assert f"dropped 1 reports and {len(fresh)} replay groups" in caplog.text
 
 
 def test_a_training_can_ask_to_end_instead(service: InProcessService) -> None:

@@ -19,14 +19,13 @@ _OF_THE_CONFIG = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"
 def outcome_functions(trainer: Any, config: CurriculumConfig) -> list[int]:
     """Positions of the reward functions that are the raw task score, in the order in which they are asked."""
     names = list(trainer.reward_func_names)
-    if config.outcome is None:
+    if not config.outcomes:
         if len(names) > 1:
             raise AdapterError(f"curriculum.outcome: expected which of {names} is the raw task score, got none")
         return [0]
-    wanted = [config.outcome] if isinstance(config.outcome, str) else list(config.outcome)
-    for name in wanted:
+    for name in config.outcomes:
         expect("curriculum.outcome", name, frozenset(names), "it names the reward function of the task score")
-    return [names.index(name) for name in wanted]
+    return [names.index(name) for name in config.outcomes]
 
 
 def sampling_of(trainer: Any) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class ServiceReplayBuffer(ReplayBuffer):
             training.report_staleness()
             batch, metrics = super().sample(global_steps, partition_id, batch_size)
             if training.references_per_pass:
-                training.report(outcomes_by_prompt(batch, training.config.outcome), "reference")
+                training.report(outcomes_by_prompt(batch, training.config.outcomes), "reference")
             return batch, metrics
         expect("verl's step", global_steps, training.step + 1, "prompts were selected for it")
         # Before the fresh groups are stored, so that none is in the batch twice.
@@ -129,7 +129,7 @@ class ServiceReplayBuffer(ReplayBuffer):
             self.refill_fn(missing)
         batch, metrics = super().sample(global_steps, partition_id, batch_size + missing)
         check_fields(batch)
-        fresh = fresh_groups(batch, training.config.outcome, training.sampling)
+        fresh = fresh_groups(batch, training.config.outcomes, training.sampling)
         training.deliver(fresh)
         joined = with_replayed(batch, replayed, training.dataset.row)
         training.advance(global_steps, joined.keys[len(batch) :])

@@ -49,11 +49,11 @@ def check_fields(batch: KVBatchMeta) -> None:
         )
 
 
-def outcomes_by_prompt(batch: KVBatchMeta, outcome: str | None) -> dict[str, list[float]]:
+def outcomes_by_prompt(batch: KVBatchMeta, outcome: Sequence[str]) -> dict[str, list[float]]:
     """Raw task scores.
 
     Args:
-        outcome: as in ``CurriculumConfig``: a field of what the reward function returns, or None = the reward.
+        outcome: fields of what the reward function returns, of which the first that is there counts; none = the reward.
     """
     result: dict[str, list[float]] = {}
     for prompt_id, value in zip(_read(batch, [PROMPT_ID])[PROMPT_ID], _scores(batch, outcome)[1], strict=True):
@@ -61,7 +61,7 @@ def outcomes_by_prompt(batch: KVBatchMeta, outcome: str | None) -> dict[str, lis
     return result
 
 
-def fresh_groups(batch: KVBatchMeta, outcome: str | None, sampling: Mapping[str, Any]) -> list[RolloutGroup]:
+def fresh_groups(batch: KVBatchMeta, outcome: Sequence[str], sampling: Mapping[str, Any]) -> list[RolloutGroup]:
     """The rows of a batch by uid, those of a group by session.
 
     Raises:
@@ -144,21 +144,22 @@ def _read(batch: KVBatchMeta, fields: list[str] | None) -> Any:
     return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
 
 
-def _scores(batch: KVBatchMeta, outcome: str | None) -> tuple[list[float], list[float]]:
+def _scores(batch: KVBatchMeta, outcome: Sequence[str]) -> tuple[list[float], list[float]]:
     """Reward and raw task score of each row."""
     data = _read(batch, ["rm_scores", "extra_fields"])
     rewards = [float(scores.sum()) for scores in data["rm_scores"].unbind()]
-    if outcome is None:
+    if not outcome:
         return rewards, rewards
     outcomes = []
     for extra in data["extra_fields"]:
         known = extra.get("reward_extra_info") or {}
-        if outcome not in known:
+        value = next((known[name] for name in outcome if known.get(name) is not None), None)
+        if value is None:
             raise AdapterError(
-                f"data.curriculum.outcome: expected a field of what the reward function returns, one of "
-                f"{sorted(known)}, got {outcome!r}"
+                f"data.curriculum.outcome: expected fields of what the reward function returns, of "
+                f"{sorted(known)}, got {list(outcome)}"
             )
-        outcomes.append(float(known[outcome]))
+        outcomes.append(float(value))
     return rewards, outcomes
 
 
