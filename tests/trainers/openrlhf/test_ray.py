@@ -1,0 +1,66 @@
+"""The launcher's command with OpenRLHF's real Ray actors: the class and its settings travel into them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.trainers.openrlhf.tiny import client, config, flags, trainer
+from tests.trainers.service import Service
+
+_TIMEOUT_S = 240
+
+
+def launched(folder: Path, target: str, run_id: str, **changes: Any) -> list[dict[str, float]]:
+    """A training by the command line; what OpenRLHF logged of each step. Only the launcher knows the settings."""
+    line = [sys.executable, str(Path(__file__).with_name("launch.py")), *flags(folder, **changes)]
+    settings = json.dumps({"target": target, "run_id": run_id, "timeout_s": 60})
+    done = subprocess.run(
+        line,
+        env={**os.environ, "SELECTOR_CURRICULUM": settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    statuses: list[dict[str, float]] = json.loads((folder / "output" / "statuses.json").read_text(encoding="utf-8"))
+    return statuses
+
+
+def told(target: str, run_id: str) -> list[tuple[int, str, tuple[float, ...]]]:
+    """What the service was told."""
+    with client(target, run_id) as looked:
+        return sorted(
+            (row.record.step, row.prompt_id, tuple(row.record.outcomes)) for row in looked.export("outcomes")
+        )
+
+
+def test_the_synchronous_trainer_trains_as_in_one_process(service: Service, tmp_path: Path, engine: Any) -> None:
+    statuses = launched(tmp_path / "ray", service.target, "ray")
+    made = trainer(tmp_path / "local", config(service.target, "local"), engine)
+    made.fit()
+    assert told(service.target, "ray") == told(service.target, "local")
+    assert any(status["curriculum/replayed"] > 0 for status in statuses)
+    for status, expected in zip(statuses, made.policy.statuses, strict=True):
+        assert status == expected
+
+
+def test_the_asynchronous_trainer_replays_and_resumes(service: Service, tmp_path: Path, cluster: None) -> None:
+    asynchronous = {"train__async_enable": True, "ckpt__save_steps": 2}
+    statuses = launched(tmp_path, service.target, "async", train__num_episodes=1, **asynchronous)
+    assert len(statuses) == 4
+    before = told(service.target, "async")
+    assert {step for step, *_ in before} == {0, 1, 2, 3}
+    # The checkpoint is of the end of the first episode.
+    statuses = launched(tmp_path, service.target, "async", ckpt__load_enable=True, **asynchronous)
+    assert len(statuses) == 4
+    assert any(status["curriculum/replayed"] > 0 for status in statuses)
+    after = told(service.target, "async")
+    assert after[: len(before)] == before
+    assert {step for step, *_ in after} == set(range(8))
