@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tests.trainers.openrlhf.tiny import client, config, flags, trainer
 from tests.trainers.service import Service
@@ -51,16 +54,29 @@ def test_the_synchronous_trainer_trains_as_in_one_process(service: Service, tmp_
         assert status == expected
 
 
-def test_the_asynchronous_trainer_replays_and_resumes(service: Service, tmp_path: Path, cluster: None) -> None:
-    asynchronous = {"train__async_enable": True, "ckpt__save_steps": 2}
-    statuses = launched(tmp_path, service.target, "async", train__num_episodes=1, **asynchronous)
-    assert len(statuses) == 4
-    before = told(service.target, "async")
-    assert {step for step, *_ in before} == {0, 1, 2, 3}
-    # The checkpoint is of the end of the first episode.
-    statuses = launched(tmp_path, service.target, "async", ckpt__load_enable=True, **asynchronous)
-    assert len(statuses) == 4
+def test_the_asynchronous_trainer_resumes_replays_and_saves_its_steps(
+    service: Service, tmp_path: Path, engine: Any
+) -> None:
+    made = trainer(tmp_path, config(service.target, "async"), engine, ckpt__save_steps=1)
+    made.fit()
+    whole = told(service.target, "async")
+    checkpoints = tmp_path / "checkpoints" / "_actor"
+    shutil.copy(checkpoints / "global_step2.pt", checkpoints / "latest.pt")
+    for path in checkpoints.glob("global_step*.pt"):
+        path.unlink()
+    statuses = launched(
+        tmp_path, service.target, "async", train__async_enable=True, ckpt__save_steps=1, ckpt__load_enable=True
+    )
+    assert len(statuses) == 6
     assert any(status["curriculum/replayed"] > 0 for status in statuses)
     after = told(service.target, "async")
-    assert after[: len(before)] == before
+    # What came before the checkpoint has stayed, and its step is the first that is chosen anew, from the same history.
+    assert [row for row in after if row[0] < 2] == [row for row in whole if row[0] < 2]
+    assert [row[:2] for row in after if row[0] == 2] == [row[:2] for row in whole if row[0] == 2]
     assert {step for step, *_ in after} == set(range(8))
+    # A batch waits in a queue: its checkpoint is of its own step, not of the one that the generator is at.
+    saved = {path.stem: torch.load(path)["client_states"] for path in checkpoints.glob("global_step*.pt")}
+    assert saved.keys() == {f"global_step{step}" for step in range(3, 9)}
+    for name, states in saved.items():
+        assert name == f"global_step{states['global_step']}"
+        assert states["data_loader_state_dict"] == {"curriculum_step": states["global_step"]}

@@ -332,11 +332,11 @@ def trainer(
             top_p=args.rollout.top_p,
         )
     made.policy, made.batches = policy, []
-    draw = made.samples_generator.generate_samples
+    draw, left = made.samples_generator.generate_samples, dict(actions or {})
 
     def generate_samples(**kwargs: Any) -> Any:
-        step = made.samples_generator._step
-        (actions or {}).get(step, lambda: None)()
+        # Once: where an episode ends, the next step is asked for twice.
+        left.pop(made.samples_generator._step, lambda: None)()
         answer = draw(**kwargs)
         if answer[0]:
             made.batches.append(answer[0])
