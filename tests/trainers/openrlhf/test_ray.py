@@ -39,9 +39,7 @@ def launched(folder: Path, target: str, run_id: str, **changes: Any) -> list[dic
 def told(target: str, run_id: str) -> list[tuple[int, str, tuple[float, ...]]]:
     """What the service was told."""
     with client(target, run_id) as looked:
-        return sorted(
-            (row.record.step, row.prompt_id, tuple(row.record.outcomes)) for row in looked.export("outcomes")
-        )
+        return sorted((row.record.step, row.prompt_id, tuple(row.record.outcomes)) for row in looked.export("outcomes"))
 
 
 def test_the_synchronous_trainer_trains_as_in_one_process(service: Service, tmp_path: Path, engine: Any) -> None:

@@ -190,9 +190,7 @@ def test_a_service_that_dies_is_survived_and_told_later(
 
 
 def test_a_training_that_asks_for_it_ends_with_the_service(service: Service, tmp_path: Path, engine: Any) -> None:
-    made = trainer(
-        tmp_path, config(service.target, timeout_s=2.0, on_failure="closed"), engine, {2: service.kill}
-    )
+    made = trainer(tmp_path, config(service.target, timeout_s=2.0, on_failure="closed"), engine, {2: service.kill})
     with pytest.raises(ConnectionError):
         made.fit()
     assert len(made.batches) == 2
