@@ -17,6 +17,6 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
     shaped = score + 0.25 * response.endswith("<eos>")
     return {
         "rewards": torch.tensor([shaped]),
-        "scores": torch.tensor([score]),
+        "scores": torch.tensor([float("nan") if labels[0] == "unknown" else score]),
         "extra_logs": {"length": torch.tensor([float(len(response))])},
     }

@@ -15,7 +15,8 @@ from clients import AlreadyExists, InvalidArgument, Unavailable
 from tests.trainers.openrlhf.tiny import BATCH, GROUP_SIZE, CpuStrategy, client, config, data, flags, parsed, trainer
 from tests.trainers.service import Service
 from trainer_adapters.checks import AdapterError
-from trainer_adapters.openrlhf import CurriculumSamplesGenerator, configured, install
+from trainer_adapters.openrlhf import CurriculumSamplesGenerator, install
+from trainer_adapters.openrlhf.launcher import configured
 
 # Nothing listens there: what is refused is refused before the service is asked.
 NOWHERE = "127.0.0.1:1"
@@ -32,7 +33,7 @@ def generator(args: Any, count: int = 24, images: Any = None, **changes: Any) ->
         None,
         None,
         [],
-        curriculum=config(NOWHERE, **{"timeout_s": 0.2, **changes}),
+        curriculum=config(NOWHERE, **{"timeout_s": 1.0, **changes}),
     )
 
 
@@ -159,7 +160,7 @@ def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch, release: st
 
 def test_a_hook_that_has_moved_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "trainer_adapters.openrlhf.SamplesGenerator._dispatch_prompts_to_vllm", lambda self, requests: None
+        "trainer_adapters.openrlhf.launcher.SamplesGenerator._dispatch_prompts_to_vllm", lambda self, requests: None
     )
     with pytest.raises(AdapterError, match="_dispatch_prompts_to_vllm: expected the parameters"):
         install(config(NOWHERE))

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
+from vllm import SamplingParams
 
 from tests.trainers.openrlhf.tiny import BATCH, GROUP_SIZE, client, config, data, fresh, prompts, trainer
 from tests.trainers.service import Service
@@ -172,7 +174,6 @@ def test_a_service_that_dies_is_survived_and_told_later(
 ) -> None:
     made = trainer(
         tmp_path,
-        # Longer than a channel waits before it tries to connect again.
         config(service.target, timeout_s=2.0, probe_s=4.0),
         engine,
         {2: service.kill, 4: service.start},
@@ -261,3 +262,55 @@ def test_prompts_of_the_same_text_keep_their_labels(service: Service, tmp_path: 
         by_label[(group[0].prompts[0], group[0].labels[0])] = group
     for prompt_id, (prompt, label) in zip(ids, rows, strict=True):
         assert told[prompt_id] == tuple(float(row.scores) for row in by_label[(prompt, label)])
+
+
+def test_a_rollout_without_a_score_is_said_to_be_unscorable(service: Service, tmp_path: Path, engine: Any) -> None:
+    rows = [(prompt, "unknown" if prompt == "3=" else prompt[0]) for prompt in prompts(12)]
+    made = trainer(
+        tmp_path,
+        config(service.target),
+        engine,
+        train__num_episodes=1,
+        rollout__batch_size=12,
+        train__batch_size=12 * GROUP_SIZE,
+        train__micro_batch_size=12 * GROUP_SIZE,
+        data__prompt_dataset=data(tmp_path, rows),
+    )
+    made.fit()
+    unknown = IDS["3="]
+    scored = {IDS[prompt] for prompt, _ in rows} - {unknown}
+    assert {prompt_id for prompt_id, *_ in reported(service.target)} == scored
+    stored = made.samples_generator._storable(
+        0, {IDS[group[0].prompts[0]]: group for group in groups(fresh(made.batches[0]))}
+    )
+    assert {group.prompt_id for group in stored} == scored
+
+
+def test_the_outcome_may_be_a_figure_of_the_reward_function(service: Service, tmp_path: Path, engine: Any) -> None:
+    run = {"outcome_range": [0.0, 16.0]}
+    made = trainer(tmp_path, config(service.target, outcome="length", run=run), engine, train__num_episodes=1)
+    made.fit()
+    told = {(prompt_id, step): outcomes for prompt_id, step, outcomes in reported(service.target)}
+    for step, rows in enumerate(made.batches):
+        for group in groups(fresh(rows)):
+            # The service tells them mapped to [0, 1].
+            assert told[(IDS[group[0].prompts[0]], step)] == tuple(float(row.info["length"]) / 16 for row in group)
+
+
+def test_engines_that_sleep_are_woken_for_every_batch(service: Service, tmp_path: Path, engine: Any) -> None:
+    made = trainer(
+        tmp_path,
+        config(service.target),
+        engine,
+        vllm__enable_sleep=True,
+        train__colocate_all=True,
+        train__num_episodes=1,
+    )
+    try:
+        made.fit()
+        assert len(made.batches) == 4
+        made.samples_generator._rolled_out([IDS["0="]], made.generate_kwargs)
+        with pytest.raises(AssertionError):
+            ray.get(engine.generate.remote([4], SamplingParams(max_tokens=1)))
+    finally:
+        ray.get(engine.wake_up.remote())

@@ -30,7 +30,8 @@ from transformers import PreTrainedTokenizerFast
 
 from clients import SelectorClient
 from trainer_adapters.loss import grpo_replay_loss
-from trainer_adapters.openrlhf import COMMAND_LINE, CurriculumConfig, install
+from trainer_adapters.openrlhf import CurriculumConfig, install
+from trainer_adapters.openrlhf.launcher import COMMAND_LINE
 
 GROUP_SIZE = 4
 BATCH = 6
