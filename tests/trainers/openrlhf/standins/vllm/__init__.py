@@ -20,6 +20,7 @@ import numpy as np
 __version__ = "0.29.0"
 VOCABULARY = 8
 END = 1
+_TAGS = ("weights", "kv_cache")
 
 
 @dataclass
@@ -53,7 +54,7 @@ class AsyncLLMEngine:
         self.version = 0
         self.processed = settings.get("logprobs_mode") == "processed_logprobs"
         self.fault: str | None = None
-        self.asleep = False
+        self.awake = set(_TAGS)
         self.output_processor = SimpleNamespace(get_num_unfinished_requests=lambda: 0)
         self._asked: Counter[tuple[int, ...]] = Counter()
 
@@ -64,15 +65,15 @@ class AsyncLLMEngine:
 
     async def is_sleeping(self) -> bool:
         """As vLLM."""
-        return self.asleep
+        return not self.awake
 
     async def sleep(self, level: int = 1) -> None:
         """As vLLM."""
-        self.asleep = True
+        self.awake.clear()
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """As vLLM."""
-        self.asleep = False
+        """As vLLM: parts of it may be woken alone."""
+        self.awake |= set(tags or _TAGS)
 
     async def reset_prefix_cache(self) -> None:
         """There is none."""
@@ -86,7 +87,7 @@ class AsyncLLMEngine:
 
     async def generate(self, prompt: dict[str, Any], params: SamplingParams, request_id: str) -> AsyncIterator[Any]:
         """One continuation, with vLLM's log-probs after temperature, or before where they are not asked for so."""
-        assert not self.asleep
+        assert self.awake == set(_TAGS)
         ids = list(prompt["prompt_token_ids"])
         self._asked[tuple(ids)] += 1
         rng = np.random.default_rng([*ids, self.version, self._asked[tuple(ids)]])
