@@ -125,7 +125,7 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         """By prompt id the experiences of its rollouts, in the order of the prompts."""
         if not prompt_ids:
             return {}
-        prompts, labels = zip(*(self._row(prompt_id) for prompt_id in prompt_ids), strict=True)
+        prompts, labels = zip(*(self._rows[prompt_id] for prompt_id in prompt_ids), strict=True)
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
         answers = self._dispatch_prompts_to_vllm(list(prompts), list(labels), **generate_kwargs)
@@ -142,15 +142,6 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         if self._config.replay:
             check_log_probs(groups)
         return groups
-
-    def _row(self, prompt_id: str) -> tuple[str, Any]:
-        """A prompt's text and label."""
-        if prompt_id not in self._rows:
-            raise AdapterError(
-                f"run {self._config.run_id}: expected the prompts of data.prompt_dataset, got {prompt_id!r}: the run "
-                "was made with others; retire those or use another run id"
-            )
-        return self._rows[prompt_id]
 
     def _outcomes(self, rows: Sequence[Experience]) -> np.ndarray:
         """(G,) raw task scores; NaN where there is none."""
@@ -187,7 +178,8 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         rows = [(row, 0.0, float(row.rewards)) for row in fresh]
         mean_reward = sum(reward for *_, reward in rows) / len(rows)
         for group in replayed:
-            prompt, label = self._row(group.prompt_id)
+            # A prompt that was retired may have left the data set; its groups may be replayed until they are too old.
+            prompt, label = self._rows.get(group.prompt_id, ("", ""))
             for index in range(len(group)):
                 row = experience(group, index, prompt, label)
                 row.info = {**means, "reward": row.rewards.clone()}
