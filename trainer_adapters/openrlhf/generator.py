@@ -15,7 +15,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError, expect
 from trainer_adapters.config import CurriculumConfig
-from trainer_adapters.curriculum import Curriculum
+from trainer_adapters.curriculum import LOGGER, Curriculum
 from trainer_adapters.openrlhf.rows import check_log_probs, check_reward, experience, statuses, stored
 from trainer_adapters.openrlhf.start import check_batches, check_loss, sampling_settings
 from trainer_adapters.prompt_pool import PromptPool
@@ -30,7 +30,8 @@ class CurriculumSamplesGenerator(SamplesGenerator):
     Args:
         strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines: as OpenRLHF gives them.
         curriculum: which service and run. ``curriculum.outcome`` names what the raw task score is called among the
-            reward function's ``extra_logs``; None = its ``scores``, or its ``rewards`` where it gives no scores.
+            reward function's ``extra_logs``, of several names the first that is not NaN; None = its ``scores``, or its
+            ``rewards`` where it gives no scores.
 
     Raises:
         AdapterError: settings with which selection or replay would silently be wrong; see docs/trainers/openrlhf.md.
@@ -61,7 +62,7 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         client = curriculum.client()
         # The first batch is asked for after the models have been loaded; what is wrong with the run is told before.
         client.wait_ready()
-        client.create_run(run)
+        self._created = client.create_run(run).created
         self._curriculum = Curriculum(curriculum, pool, run, client)
         self._episode_steps = -(-len(pool) // self._batch)
         self._step = 0
@@ -83,6 +84,10 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         """
         self._check_call(generate_kwargs)
         if not self._begun:
+            if self._created and self._step > 0:
+                LOGGER.warning(
+                    "run %s is new, although the training goes on at step %d", self._config.run_id, self._step
+                )
             self._reference_due = self._curriculum.start(self._step).reference_due
             self._begun = True
         step = self._step
@@ -145,13 +150,15 @@ class CurriculumSamplesGenerator(SamplesGenerator):
 
     def _outcomes(self, rows: Sequence[Experience]) -> np.ndarray:
         """(G,) raw task scores; NaN where there is none."""
-        name = self._config.outcome
-        if name is None:
+        wanted = self._config.outcome
+        if wanted is None:
             return np.array([float(row.scores) for row in rows])
-        for row in rows:
-            if name not in row.info:
-                raise AdapterError(f"curriculum.outcome: expected one of {sorted(row.info)}, got {name!r}")
-        return np.array([float(row.info[name]) for row in rows])
+        names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        for name in names:
+            if name not in rows[0].info:
+                raise AdapterError(f"curriculum.outcome: expected one of {sorted(rows[0].info)}, got {name!r}")
+        values = [[float(row.info[name]) for name in names] for row in rows]
+        return np.array([next((each for each in row if not np.isnan(each)), np.nan) for row in values])
 
     def _report(self, step: int, groups: Mapping[str, Sequence[Experience]], purpose: str) -> None:
         if groups:
@@ -160,13 +167,12 @@ class CurriculumSamplesGenerator(SamplesGenerator):
             self._curriculum.report(step, outcomes, states, purpose)
 
     def _storable(self, step: int, groups: Mapping[str, Sequence[Experience]]) -> list[RolloutGroup]:
-        """All groups but those with a rollout that has no score or no token that was drawn."""
-        storable = []
-        for prompt_id, rows in groups.items():
-            outcomes = self._outcomes(rows)
-            if not np.isnan(outcomes).any() and all(row.action_mask.any() for row in rows):
-                storable.append(stored(rows, outcomes, prompt_id, step, self._sampling))
-        return storable
+        """All groups but those with a rollout of which no token was drawn."""
+        return [
+            stored(rows, self._outcomes(rows), prompt_id, step, self._sampling)
+            for prompt_id, rows in groups.items()
+            if all(row.action_mask.any() for row in rows)
+        ]
 
     def _joined(self, fresh: Sequence[Experience], replayed: Sequence[RolloutGroup]) -> list[Experience]:
         """Fresh rows, then replayed ones, with the same figures on all: OpenRLHF logs each one's mean over the rows.

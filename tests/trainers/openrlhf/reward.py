@@ -18,5 +18,5 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
     return {
         "rewards": torch.tensor([shaped]),
         "scores": torch.tensor([float("nan") if labels[0] == "unknown" else score]),
-        "extra_logs": {"length": torch.tensor([float(len(response))])},
+        "extra_logs": {"length": torch.tensor([float(len(response))]), "none": torch.tensor([float("nan")])},
     }

@@ -156,6 +156,16 @@ def test_a_checkpoint_without_a_step_is_refused(service: Service, tmp_path: Path
         made.prompts_dataloader.load_state_dict({"_num_yielded": 3})
 
 
+def test_a_resumed_training_says_that_its_run_is_new(
+    service: Service, tmp_path: Path, engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = trainer(tmp_path, config(service.target), engine)
+    made.prompts_dataloader.load_state_dict({"curriculum_step": 3})
+    made.samples_generator.generate_samples(**made.generate_kwargs)
+    assert "run openrlhf is new, although the training goes on at step 3" in caplog.text
+    assert {step for _, step, _ in reported(service.target)} == {3}
+
+
 def test_a_restart_of_the_service_changes_nothing(service: Service, tmp_path: Path, engine: Any) -> None:
     def restart() -> None:
         service.kill()
@@ -280,15 +290,12 @@ def test_a_rollout_without_a_score_is_said_to_be_unscorable(service: Service, tm
     unknown = IDS["3="]
     scored = {IDS[prompt] for prompt, _ in rows} - {unknown}
     assert {prompt_id for prompt_id, *_ in reported(service.target)} == scored
-    stored = made.samples_generator._storable(
-        0, {IDS[group[0].prompts[0]]: group for group in groups(fresh(made.batches[0]))}
-    )
-    assert {group.prompt_id for group in stored} == scored
+    assert made.logged[0]["curriculum/unscored_groups"] == 1
 
 
 def test_the_outcome_may_be_a_figure_of_the_reward_function(service: Service, tmp_path: Path, engine: Any) -> None:
     run = {"outcome_range": [0.0, 16.0]}
-    made = trainer(tmp_path, config(service.target, outcome="length", run=run), engine, train__num_episodes=1)
+    made = trainer(tmp_path, config(service.target, outcome=["none", "length"], run=run), engine, train__num_episodes=1)
     made.fit()
     told = {(prompt_id, step): outcomes for prompt_id, step, outcomes in reported(service.target)}
     for step, rows in enumerate(made.batches):
