@@ -30,7 +30,7 @@ INPUTS ?= 100000
 KILLS ?= 200
 SEED ?= 0
 MINUTES ?= 10
-TRAINERS ?= trl verl
+TRAINERS ?= trl verl openrlhf
 
 .PHONY: help demo serve test test-slow test-adapters test-compat resume lint audit fuzz crash soak stubs stubs-check clean
 

@@ -1,0 +1,3 @@
+"""Never called without ring attention."""
+
+all_gather = None

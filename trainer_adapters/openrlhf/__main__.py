@@ -1,0 +1,8 @@
+"""The launcher's command."""
+
+import os
+import sys
+
+from trainer_adapters.openrlhf.launcher import main
+
+main(sys.argv[1:], os.environ)
