@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainers.service import Service
 from tests.trainers.trl.recording import Compared, ComparedWithRatio
-from tests.trainers.trl.tiny import FirstDigit, config, trainer
+from tests.trainers.trl.tiny import FirstDigit, client, config, trainer
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,20 @@ def test_loss_and_gradient_equal_the_formula(
     assert any(each.get("clip_ratio/region_mean", 0) > 0 for each in made.state.log_history)
     assert max(loss for loss, _ in made.differences) < 1e-6
     assert max(gradient for _, gradient in made.differences) < 1e-5
+
+
+def test_temperature_truncated_completions_and_padding_keep_the_formula(service: Service, tmp_path: Path) -> None:
+    changes = {"temperature": 0.7, "mask_truncated_completions": True, "pad_to_multiple_of": 8}
+    made = trainer(tmp_path, config(service.target), FirstDigit(), Compared, max_steps=10, **changes)
+    made.train()
+    assert sum(made.replayed_rows) > 0 and max(made.weights) > 0.1
+    assert max(loss for loss, _ in made.differences) < 1e-6
+    for rows in made.trained:
+        assert {rows[name].size(1) % 8 for name in ("prompt_ids", "completion_ids")} == {0}
+    # Some were truncated and left out, among the replayed ones too.
+    assert any((rows["completion_mask"].sum(1) == 0).any() for rows in made.trained)
+    with client(service.target) as looked:
+        assert looked.get_run().config.sampling.temperature == 0.7
 
 
 def test_gradient_accumulation_keeps_the_formula(service: Service, tmp_path: Path) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from datasets import Dataset
 
 from tests.trainers.service import Service
-from tests.trainers.trl.tiny import FirstDigit, config, prompts, trainer
+from tests.trainers.trl.tiny import GROUP_SIZE, FirstDigit, config, prompts, trainer
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.trl import CurriculumMixin
-from trainer_adapters.trl.start import check_loss
+from trainer_adapters.trl.start import check_loss, check_processes, check_replay_share
 
 NOWHERE = "127.0.0.1:9"
 
@@ -36,6 +37,7 @@ def half(prompts: list[str], completions: list[str], **kwargs: Any) -> list[floa
         ({"min_p": 0.1}, "min_p"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"generation_kwargs": {"temperature": 0.6}}, "generation_kwargs.temperature"),
+        ({"generation_kwargs": {"suppress_tokens": [5]}}, "generation_kwargs.suppress_tokens"),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 1}, "steps_per_generation"),
     ],
 )
@@ -78,6 +80,47 @@ def test_the_default_correction_of_vllm_drops_rows(tmp_path: Path) -> None:
     made.use_vllm = True
     with pytest.raises(AdapterError, match="vllm_importance_sampling_mode: expected 'token_truncate'"):
         check_loss(made)
+    made.vllm_importance_sampling_mode = "token_truncate"
+    with pytest.raises(
+        AdapterError, match="vllm_importance_sampling_clip_max: expected None or at least 1000, got 3.0"
+    ):
+        check_loss(made)
+    made.vllm_importance_sampling_clip_max = None
+    check_loss(made)
+
+
+def test_rollouts_of_a_function_that_may_mix_in_an_environment(tmp_path: Path) -> None:
+    made = trainer(tmp_path, config(NOWHERE), FirstDigit())
+    made.rollout_func = lambda prompts, trainer: {}
+    with pytest.raises(AdapterError, match="^rollout_func"):
+        check_loss(made)
+
+
+def test_more_processes_than_groups_to_replay() -> None:
+    def of(groups: int, processes: int) -> Any:
+        return SimpleNamespace(
+            args=SimpleNamespace(generation_batch_size=groups * GROUP_SIZE),
+            num_generations=GROUP_SIZE,
+            accelerator=SimpleNamespace(num_processes=processes),
+        )
+
+    for groups, processes, fresh_fraction in ((8, 4, 0.5), (8, 8, 1.0), (16, 8, 0.5), (12, 3, 0.75)):
+        check_replay_share(of(groups, processes), fresh_fraction)
+    for groups, processes, fresh_fraction in ((8, 8, 0.5), (12, 4, 0.75)):
+        with pytest.raises(AdapterError, match=f"of {groups} groups .* shared out over {processes} processes"):
+            check_replay_share(of(groups, processes), fresh_fraction)
+
+
+def test_processes_that_would_not_wait_for_the_start() -> None:
+    waiting = SimpleNamespace(accelerator=SimpleNamespace(num_processes=2), args=SimpleNamespace(ddp_timeout=1800))
+    check_processes(waiting, config(NOWHERE))
+    with pytest.raises(AdapterError, match=r"ddp_timeout: expected at least curriculum.start_timeout_s \(7200 s\)"):
+        check_processes(waiting, config(NOWHERE, start_timeout_s=7200))
+
+
+def test_a_data_set_without_prompts(tmp_path: Path) -> None:
+    with pytest.raises(AdapterError, match=r"train_dataset: expected a column 'prompt', got \['question'\]"):
+        trainer(tmp_path, config(NOWHERE), FirstDigit(), dataset=Dataset.from_dict({"question": prompts()}))
 
 
 @pytest.mark.parametrize("release", ["1.15.9", "2.0.0"])

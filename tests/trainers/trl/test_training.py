@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,24 @@ def test_dedicated_references_are_rolled_out_apart(service: Service, tmp_path: P
     # Six groups at a time; the second part of a pass is filled up, and only three of its groups count.
     assert [len(asked) for asked in reward.prompts if len(asked) == 3][:1] == [3]
     assert all(each["reward"] <= 1 for each in made.state.log_history if "reward" in each)
+
+
+def test_each_domain_may_have_a_score_of_its_own(service: Service, tmp_path: Path) -> None:
+    def odd(prompts: list[str], **kwargs: Any) -> list[float | None]:
+        return [1.0 if int(prompt[0]) % 2 else None for prompt in prompts]
+
+    def even(prompts: list[str], **kwargs: Any) -> list[float | None]:
+        return [None if int(prompt[0]) % 2 or prompt[0] == "2" else 0.25 for prompt in prompts]
+
+    rewards = [odd, even]
+    made = trainer(tmp_path, config(service.target, outcome=["odd", "even"]), rewards, Recording, max_steps=4)
+    made.train()
+    with client(service.target) as looked:
+        told = {row.prompt_id: set(row.record.outcomes) for row in looked.export("outcomes")}
+    names = {prompt_id: prompt for prompt, prompt_id in IDS.items()}
+    assert {names[prompt_id][0]: values for prompt_id, values in told.items()} == {"0": {0.25}, "1": {1.0}, "3": {1.0}}
+    # Those that no function scores count nowhere, and are counted.
+    assert made.state.log_history[-2]["curriculum/unscored_groups"] > 0
 
 
 def test_evaluation_is_left_alone(service: Service, tmp_path: Path) -> None:
