@@ -82,7 +82,7 @@ def test_the_default_correction_of_vllm_drops_rows(tmp_path: Path) -> None:
         check_loss(made)
     made.vllm_importance_sampling_mode = "token_truncate"
     with pytest.raises(
-        AdapterError, match="vllm_importance_sampling_clip_max: expected None or at least 1000, got 3.0"
+        AdapterError, match=r"vllm_importance_sampling_clip_max: expected None or at least 1000, got 3.0"
     ):
         check_loss(made)
     made.vllm_importance_sampling_clip_max = None
@@ -92,7 +92,7 @@ def test_the_default_correction_of_vllm_drops_rows(tmp_path: Path) -> None:
 def test_rollouts_of_a_function_that_may_mix_in_an_environment(tmp_path: Path) -> None:
     made = trainer(tmp_path, config(NOWHERE), FirstDigit())
     made.rollout_func = lambda prompts, trainer: {}
-    with pytest.raises(AdapterError, match="^rollout_func"):
+    with pytest.raises(AdapterError, match=r"^rollout_func"):
         check_loss(made)
 
 
