@@ -150,10 +150,9 @@ class CurriculumSamplesGenerator(SamplesGenerator):
 
     def _outcomes(self, rows: Sequence[Experience]) -> np.ndarray:
         """(G,) raw task scores; NaN where there is none."""
-        wanted = self._config.outcome
-        if wanted is None:
+        names = self._config.outcomes
+        if not names:
             return np.array([float(row.scores) for row in rows])
-        names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
         for name in names:
             if name not in rows[0].info:
                 raise AdapterError(f"curriculum.outcome: expected one of {sorted(rows[0].info)}, got {name!r}")
