@@ -29,13 +29,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from clients import SelectorClient
+from tests.trainers.digits import DIGITS, prompts
 from trainer_adapters.loss import grpo_replay_loss
 from trainer_adapters.openrlhf import CurriculumConfig, install
 from trainer_adapters.openrlhf.launcher import COMMAND_LINE
 
 GROUP_SIZE = 4
 BATCH = 6
-DIGITS = 4
 VOCABULARY = 4 + DIGITS
 
 
@@ -206,19 +206,6 @@ def _without_cuda(device: Any) -> Iterator[None]:
         mock.patch.object(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None),
     ):
         yield
-
-
-def prompts(count: int = 24) -> list[str]:
-    """Different strings of digits, lengths 1 to 3 in turn, with the sign at the end."""
-    made: list[str] = []
-    number = 0
-    while len(made) < count:
-        length = 1 + number % 3
-        digits = "".join(str((number // 3 // DIGITS**place) % DIGITS) for place in range(length))
-        if f"{digits}=" not in made:
-            made.append(f"{digits}=")
-        number += 1
-    return made
 
 
 def data(folder: Path, rows: list[tuple[str, str]] | None = None, name: str = "prompts") -> Path:

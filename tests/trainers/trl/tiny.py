@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
 
 from clients import SelectorClient
+from tests.trainers.digits import DIGITS, prompts
 from trainer_adapters.trl import CurriculumConfig, CurriculumGRPOTrainer
 
 GROUP_SIZE = 4
-DIGITS = 4
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -51,19 +51,6 @@ def model(seed: int = 0) -> Qwen2ForCausalLM:
             eos_token_id=1,
         )
     )
-
-
-def prompts(count: int = 24) -> list[str]:
-    """Different strings of digits, lengths 1 to 3 in turn, with the sign at the end."""
-    made: list[str] = []
-    number = 0
-    while len(made) < count:
-        length = 1 + number % 3
-        digits = "".join(str((number // 3 // DIGITS**place) % DIGITS) for place in range(length))
-        if f"{digits}=" not in made:
-            made.append(f"{digits}=")
-        number += 1
-    return made
 
 
 class FirstDigit:
