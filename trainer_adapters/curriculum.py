@@ -36,6 +36,7 @@ from clients import (
     ResourceExhausted,
     RolloutGroup,
     RunInfo,
+    Selection,
     SelectorClient,
     SelectorError,
     Unauthenticated,
@@ -218,16 +219,11 @@ class Curriculum:
         """
         selection = None
         if self._reach():
-            selection = self._attempt("select_batch", lambda: self._client.select_batch(step, batch_size))
+            selection = self._selection(lambda: self._client.select_batch(step, batch_size))
         if selection is None:
             self._counts["uniform_selections"] += 1
             chosen = self.pool.uniform(batch_size, self._seed, step)
             return Chosen(chosen, uniform=len(chosen))
-        strangers = [prompt_id for prompt_id in selection.prompt_ids if prompt_id not in self._known]
-        if strangers:
-            raise AdapterError(
-                f"curriculum.run_id: {self.config.run_id!r} chose {strangers[0]!r}, which is no prompt of this training"
-            )
         filled = self.pool.uniform(selection.shortfall, self._seed, step, selection.prompt_ids)
         self._counts["filled_prompts"] += len(filled)
         return Chosen(
@@ -240,8 +236,7 @@ class Curriculum:
             return ()
         more: tuple[str, ...] = ()
         if not self._away:
-            selection = self._attempt(
-                "select_batch",
+            selection = self._selection(
                 lambda: self._client.select_batch(
                     step, count, round=round, fresh_only=True, exclude_prompt_ids=list(exclude)
                 ),
@@ -257,7 +252,7 @@ class Curriculum:
         """
         selection = None
         if self._reach():
-            selection = self._attempt("select_batch", lambda: self._client.select_batch(step, purpose="reference"))
+            selection = self._selection(lambda: self._client.select_batch(step, purpose="reference"))
         return () if selection is None else selection.prompt_ids
 
     def replay(self, step: int, count: int) -> list[RolloutGroup]:
@@ -345,6 +340,20 @@ class Curriculum:
             self._away = False
             LOGGER.warning("run %s: the service answers again", self.config.run_id)
         return True
+
+    def _selection(self, call: Callable[[], Selection]) -> Selection | None:
+        """Of prompts that this training has.
+
+        Raises:
+            AdapterError: another one is among them.
+        """
+        selection = self._attempt("select_batch", call)
+        for prompt_id in () if selection is None else selection.prompt_ids:
+            if prompt_id not in self._known:
+                raise AdapterError(
+                    f"curriculum.run_id: {self.config.run_id!r} chose {prompt_id!r}, which this training does not have"
+                )
+        return selection
 
     def _write(self, write: Write) -> None:
         """Makes the call, or keeps it for later."""

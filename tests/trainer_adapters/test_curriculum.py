@@ -268,7 +268,7 @@ def test_a_run_of_another_training_is_refused(service: InProcessService) -> None
     made.start(0)
     service.client("run").register_prompts(["stranger"], ["stranger"])
     service.client("run").retire_prompts(POOL.prompt_ids)
-    with pytest.raises(AdapterError, match="chose 'stranger', which is no prompt of this training"):
+    with pytest.raises(AdapterError, match="chose 'stranger', which this training does not have"):
         made.select(0, 1)
 
 

@@ -157,9 +157,15 @@ def _pool(dataset: CurriculumDataset) -> PromptPool:
             raise AdapterError(
                 f"data.train_files: expected text alone, got rows with {key!r}, which cannot be replayed"
             )
+    for position, messages in enumerate(rows[dataset.prompt_key]):
+        if isinstance(messages, str):
+            raise AdapterError(f"data.prompt_key: expected messages in row {position}, got text: {messages[:40]!r}")
     texts = tuple("\n\n".join(map(_text, messages)) for messages in rows[dataset.prompt_key])
     sources = tuple(map(str, _column(rows, "data_source", "unknown")))
     infos = _column(rows, "extra_info", None)
+    for position, info in enumerate(infos):
+        if info is not None and not isinstance(info, Mapping):
+            raise AdapterError(f"extra_info: expected a mapping in row {position}, got {type(info).__name__}")
     indices = [(info or {}).get("index") for info in infos]
     if all(index is None for index in indices):
         LOGGER.warning("data.train_files: no row has extra_info.index, so prompts are named by their content")
@@ -180,4 +186,4 @@ def _column(rows: Any, name: str, missing: Any) -> list[Any]:
 
 def _text(message: Mapping[str, Any]) -> str:
     content = message["content"]
-    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
+    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content or ())

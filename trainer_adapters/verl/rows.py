@@ -148,19 +148,32 @@ def _scores(batch: KVBatchMeta, outcome: Sequence[str]) -> tuple[list[float], li
     """Reward and raw task score of each row."""
     data = _read(batch, ["rm_scores", "extra_fields"])
     rewards = [float(scores.sum()) for scores in data["rm_scores"].unbind()]
+    if not all(map(math.isfinite, rewards)):
+        raise AdapterError(
+            f"rm_scores: expected finite rewards, got {rewards}: advantages of the group, and the loss, would be NaN"
+        )
     if not outcome:
         return rewards, rewards
     outcomes = []
     for extra in data["extra_fields"]:
         known = extra.get("reward_extra_info") or {}
-        value = next((known[name] for name in outcome if known.get(name) is not None), None)
-        if value is None:
+        if not any(name in known for name in outcome):
             raise AdapterError(
                 f"data.curriculum.outcome: expected fields of what the reward function returns, of "
                 f"{sorted(known)}, got {list(outcome)}"
             )
-        outcomes.append(float(value))
+        outcomes.append(
+            next((value for value in map(_number, outcome, map(known.get, outcome)) if value == value), math.nan)
+        )
     return rewards, outcomes
+
+
+def _number(name: str, value: Any) -> float:
+    """NaN where there is none."""
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError):
+        raise AdapterError(f"data.curriculum.outcome: expected a number in {name!r}, got {value!r}") from None
 
 
 def _template(batch: KVBatchMeta) -> dict[str, Any]:

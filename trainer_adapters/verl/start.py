@@ -65,6 +65,11 @@ def check_reference_passes(config: Any, every_steps: int, sampling: Mapping[str,
     expect("trainer.val_before_train", config.trainer.val_before_train, True, "the first selection rests on a pass")
     expect("data.val_files", config.data.val_files, config.data.train_files, drawn)
     expect(f"{_VALIDATION}.do_sample", validation.do_sample, True, rolled_out)
+    if config.trainer.save_freq > 0 and config.trainer.save_freq % every_steps:
+        raise AdapterError(
+            f"trainer.save_freq: expected a multiple of the run's reference.every_steps ({every_steps}), got "
+            f"{config.trainer.save_freq}: resuming in between begins with a pass that the training had not had"
+        )
     for name, value in sampling_settings(validation, _VALIDATION).items():
         expect(f"{_VALIDATION}.{name}", value, sampling[name], rolled_out)
 
@@ -93,6 +98,7 @@ def _check_hooks(config: Any) -> None:
     buffer = "ServiceReplayBuffer" if mode == "sync" else "ServiceReplayBufferAsync"
     unused = "verl does not apply it to a custom sampler"
     for option, wanted, why in (
+        ("trainer.val_only", False, "a start rewinds the run; validate without the adapter's classes"),
         ("trainer.use_v1", True, "the other trainer has no replay buffer"),
         ("trainer.v1.sampler.custom_sampler.name", buffer, f"trainer.v1.trainer_mode is {mode}"),
         (f"trainer.v1.{mode}.parameter_sync_step", frozenset({1, None}), "a step is one batch"),

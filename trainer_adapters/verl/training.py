@@ -11,6 +11,7 @@ sampling       the groups; afterwards the outcomes of the fresh rollouts are rep
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 from collections import deque
@@ -93,6 +94,8 @@ class Training:
         check_length(self._verl, len(pool), self.groups)
         self.references_per_pass = self._reference_pass(run, len(pool))
         self.dataset, self._curriculum = dataset, curriculum
+        # verl says nothing at the end of a training, when an outage may have left something to send.
+        atexit.register(curriculum.close)
 
     def _reference_pass(self, run: RunInfo, prompts: int) -> int:
         reference = run.config.reference
@@ -154,9 +157,7 @@ class Training:
             waiting = set(self._queue)
             outcomes.update({each: [] for each in self._issued if each not in waiting and each not in outcomes})
         self.report(outcomes, "train")
-        # A rollout without a reward has no advantage, and leaves the others of its group without their baseline.
-        scored = {group.prompt_id: group for group in groups if np.isfinite([group.rewards, group.outcomes]).all()}
-        self.curriculum.push(self.step, scored.values())
+        self.curriculum.push(self.step, {group.prompt_id: group for group in groups}.values())
 
     def report(self, outcomes: Mapping[str, Sequence[float]], purpose: str) -> None:
         """Outcomes of fresh rollouts by prompt; none of a prompt = they failed, NaN = they could not be scored."""
@@ -199,7 +200,7 @@ class Training:
             "fresh_groups": float(len(fresh)),
             "replayed_groups": float(len(replayed)),
             "fresh_reward": float(np.concatenate([group.rewards for group in fresh]).mean()),
-            "fresh_outcome": float(np.concatenate([group.outcomes for group in fresh]).mean()),
+            "fresh_outcome": float(np.nanmean(np.concatenate([group.outcomes for group in fresh]))),
             **self.curriculum.figures(),
         }
         if replayed:
