@@ -53,6 +53,7 @@ SAMPLER = "trainer.v1.sampler"
         (f"{SAMPLER}.custom_sampler.path=verl.py", f"{SAMPLER}.custom_sampler.path: expected pkg://trainer_adapters"),
         ("trainer.v1.trainer_mode=colocate_async", "name: expected 'ServiceReplayBufferAsync', got"),
         (f"{SAMPLER}.sync_refill_failed_groups=true", f"{SAMPLER}.sync_refill_failed_groups: expected False, got True"),
+        ("trainer.val_only=true", "trainer.val_only: expected False, got True"),
         ("trainer.total_training_steps=null", "trainer.total_training_steps: expected a number, got None"),
         ("reward.reward_model.enable=true", "reward.reward_model.enable_resource_pool: expected True, got False"),
         (
@@ -149,6 +150,7 @@ def test_another_temperature_than_the_runs_is_refused_when_resuming(
     [
         ("trainer.test_freq=3", "trainer.test_freq: expected 2, got 3"),
         ("trainer.val_before_train=false", "trainer.val_before_train: expected True, got False"),
+        ("trainer.save_freq=3", "trainer.save_freq: expected a multiple of the run's reference.every_steps (2), got 3"),
         ("data.val_files=other.parquet", "data.val_files: expected"),
         ("actor_rollout_ref.rollout.val_kwargs.do_sample=false", "val_kwargs.do_sample: expected True, got False"),
         ("actor_rollout_ref.rollout.val_kwargs.temperature=0", "val_kwargs.temperature: expected 1.0, got 0.0"),
@@ -261,6 +263,21 @@ def test_an_outcome_that_the_reward_does_not_have_is_loud(shared: Service, run_i
     made = trainer(config(tmp_path, shared.target, run_id, "+data.curriculum.outcome=accuracy"))
     with pytest.raises(AdapterError, match=r"data.curriculum.outcome: .*, of \['acc'\], got \['accuracy'\]"):
         made.train()
+
+
+def test_a_reward_that_is_not_finite_ends_the_training_before_the_weights_are_lost(
+    shared: Service, run_id: str, tmp_path: Path
+) -> None:
+    made = trainer(config(tmp_path, shared.target, run_id))
+
+    def spoil(output: Any, prompt_id: str, session: int) -> Any:
+        output.reward_score = float("nan") if session == 0 else output.reward_score
+        return output
+
+    made.engine.spoil = spoil
+    with pytest.raises(AdapterError, match=r"rm_scores: expected finite rewards, got \[.*nan"):
+        made.train()
+    assert not made.batches
 
 
 def test_rollouts_of_several_outputs_are_refused(shared: Service, run_id: str, tmp_path: Path) -> None:
