@@ -16,6 +16,19 @@ from trainer_adapters.checks import AdapterError, agreed
 _RETRY = RetryPolicy(max_backoff_s=0.25)
 TOKEN_VARIABLE = "SELECTOR_TOKEN"
 
+# What configuration files easily get wrong: "false" in quotes would be true.
+_KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("target", (str,), "host:port"),
+    ("run_id", (str,), "text"),
+    ("replay", (bool,), "true or false"),
+    ("timeout_s", (int, float), "seconds"),
+    ("start_timeout_s", (int, float), "seconds"),
+    ("probe_s", (int, float), "seconds"),
+    ("backlog_bytes", (int,), "bytes"),
+    ("token_file", (str, type(None)), "a path"),
+    ("tls", (bool, str, type(None)), "true or a path"),
+)
+
 
 @dataclass(frozen=True)
 class CurriculumConfig:
@@ -61,6 +74,14 @@ class CurriculumConfig:
             raise AdapterError(f"curriculum.on_failure: expected 'open' or 'closed', got {self.on_failure!r}")
         if not isinstance(self.run, Mapping):
             raise AdapterError(f"curriculum.run: expected a mapping of RunConfig's fields, got {self.run!r}")
+        for name, kinds, expected in _KINDS:
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise AdapterError(f"curriculum.{name}: expected {expected}, got {value!r}")
+        if not isinstance(self.outcome, (str, type(None))) and not (
+            isinstance(self.outcome, Sequence) and all(isinstance(name, str) for name in self.outcome)
+        ):
+            raise AdapterError(f"curriculum.outcome: expected a name or a list of names, got {self.outcome!r}")
         if self.backlog_bytes < 0:
             raise AdapterError(f"curriculum.backlog_bytes: expected bytes >= 0, got {self.backlog_bytes!r}")
         for name, least in (("timeout_s", 1), ("start_timeout_s", 1), ("probe_s", 3)):

@@ -21,7 +21,10 @@ from trainer_adapters.openrlhf.start import check_batches, check_loss, sampling_
 from trainer_adapters.prompt_pool import PromptPool
 
 # In the state of the prompt loader, which OpenRLHF saves and restores with its checkpoints.
-_STEP = "curriculum_step"
+_STEP, _EPISODE = "curriculum_step", "curriculum_episode_steps"
+_OTHER = (
+    "rollout.batch_size or the number of prompts is not the checkpoint's, and its place in the training would be lost"
+)
 
 
 class CurriculumSamplesGenerator(SamplesGenerator):
@@ -114,7 +117,7 @@ class CurriculumSamplesGenerator(SamplesGenerator):
     # The state of the prompt loader
 
     def _saved(self) -> dict[str, Any]:
-        return {_STEP: self._step}
+        return {_STEP: self._step, _EPISODE: self._episode_steps}
 
     def _resumed(self, state: Mapping[str, Any]) -> None:
         if _STEP not in state:
@@ -122,6 +125,7 @@ class CurriculumSamplesGenerator(SamplesGenerator):
                 f"ckpt.load_enable: expected a checkpoint of a training with the adapter, which knows its step, "
                 f"got one whose loader saved {sorted(state)}"
             )
+        expect("ckpt.load_enable: steps of an episode", self._episode_steps, state.get(_EPISODE), _OTHER)
         self._step = state[_STEP]
 
     # One step
@@ -153,10 +157,10 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         names = self._config.outcomes
         if not names:
             return np.array([float(row.scores) for row in rows])
-        for name in names:
-            if name not in rows[0].info:
-                raise AdapterError(f"curriculum.outcome: expected one of {sorted(rows[0].info)}, got {name!r}")
-        values = [[float(row.info[name]) for name in names] for row in rows]
+        # Domains may answer with different keys.
+        if not any(name in row.info for name in names for row in rows):
+            raise AdapterError(f"curriculum.outcome: expected one of {sorted(rows[0].info)}, got {list(names)}")
+        values = [[float(row.info[name]) for name in names if name in row.info] for row in rows]
         return np.array([next((each for each in row if not np.isnan(each)), np.nan) for row in values])
 
     def _report(self, step: int, groups: Mapping[str, Sequence[Experience]], purpose: str) -> None:
@@ -178,7 +182,11 @@ class CurriculumSamplesGenerator(SamplesGenerator):
 
         A replayed row gets the fresh rows' mean of what it does not have, so that the logged mean is of fresh rows.
         """
-        means = {name: torch.stack([row.info[name].float() for row in fresh]).mean(dim=0) for name in fresh[0].info}
+        names = {name for row in fresh for name in row.info}
+        means = {
+            name: torch.stack([row.info[name].float() for row in fresh if name in row.info]).mean(dim=0)
+            for name in names
+        }
         ages = [float(group.age_steps or 0) for group in replayed]
         rows = [(row, 0.0, float(row.rewards)) for row in fresh]
         mean_reward = sum(reward for *_, reward in rows) / len(rows)

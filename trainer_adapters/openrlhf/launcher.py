@@ -70,6 +70,7 @@ def configured(environment: Mapping[str, str]) -> CurriculumConfig:
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """OpenRLHF's PPO command line with the adapter; ``arguments`` are all its own."""
-    install(configured(environment))
+    if not {"-h", "--help"} & set(arguments):
+        install(configured(environment))
     sys.argv = [COMMAND_LINE, *arguments]
     runpy.run_module(COMMAND_LINE, run_name="__main__", alter_sys=True)

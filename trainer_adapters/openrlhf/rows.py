@@ -19,16 +19,23 @@ from trainer_adapters.checks import AdapterError
 
 
 def check_reward(row: Experience, prompt_id: str) -> None:
-    """A fresh row has a reward.
+    """Gives a fresh row's reward and score the form (1,), whatever the reward function answers, such as lists of one.
 
     Raises:
-        AdapterError: OpenRLHF's executor goes on without one where the reward function failed.
+        AdapterError: there is no reward, several, or one that is not finite.
     """
-    if row.rewards is None or not torch.isfinite(row.rewards.float()).all():
+    where = f"rollouts of {prompt_id!r} ({str(row.prompts[0])[:60]!r})"
+    if row.rewards is None:
         raise AdapterError(
-            f"rollouts of {prompt_id!r}: expected a finite reward, got {row.rewards}: the reward function failed; the "
-            "engine's log says why"
+            f"{where}: expected a reward, got none: the reward function failed; the engine's log says why"
         )
+    if row.rewards.numel() != 1 or not torch.isfinite(row.rewards.float()).all():
+        raise AdapterError(f"{where}: expected one finite reward, got {row.rewards.tolist()} of the reward function")
+    row.rewards = row.rewards.reshape(1)
+    # Executors of one's own need not give scores.
+    row.scores = row.rewards.clone() if row.scores is None else row.scores.reshape(1)
+    if "reward" in row.info:
+        row.info["reward"] = row.info["reward"].reshape(1)
 
 
 def check_log_probs(groups: Mapping[str, Sequence[Experience]]) -> None:

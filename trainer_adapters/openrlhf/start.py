@@ -42,8 +42,13 @@ def check_batches(args: Any, dataset: Any) -> None:
             "reward.remote_url: expected a reward function, a reward server or train.agent_func_path, got none: "
             "scores of a reward model come after the batch has been put together"
         )
-    images = getattr(args.data, "max_images_per_prompt", 0) or sum(image is not None for image in dataset.images)
+    images = getattr(args.data, "max_images_per_prompt", 0) or sum(map(bool, dataset.images))
     expect("data.image_key: images", images, 0, "images of replayed rows are not kept")
+    for prompt in dataset.prompts:
+        if not isinstance(prompt, str):
+            raise AdapterError(
+                f"data.input_key: expected text, got {prompt!r:.80}: conversations need data.apply_chat_template"
+            )
     if len(dataset) < rollout.batch_size:
         raise AdapterError(
             f"data.prompt_dataset: expected at least the {rollout.batch_size} prompts of a batch, got {len(dataset)}"

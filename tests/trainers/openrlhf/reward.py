@@ -13,6 +13,10 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
     response = queries[0].replace(" ", "")[len(prompts[0]) :]
     if labels[0] == "unscorable":
         raise ValueError("a reward function that fails")
+    if labels[0].startswith("listed"):
+        # As OpenRLHF's reward server answers, and with a figure of its domain alone.
+        score = float(response[:1] == labels[0][-1])
+        return {"rewards": [score], "scores": [score], "extra_logs": {"of_lists": torch.tensor([score])}}
     score = float(response[:1] == labels[0])
     shaped = score + 0.25 * response.endswith("<eos>")
     return {

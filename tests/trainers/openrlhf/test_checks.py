@@ -133,7 +133,7 @@ def test_a_reward_function_that_fails_ends_the_training(service: Service, tmp_pa
         train__batch_size=4 * GROUP_SIZE,
         data__prompt_dataset=data(tmp_path, rows),
     )
-    with pytest.raises(AdapterError, match="expected a finite reward, got None: the reward function failed"):
+    with pytest.raises(AdapterError, match="expected a reward, got none: the reward function failed"):
         made.fit()
 
 

@@ -14,6 +14,7 @@ from vllm import SamplingParams
 
 from tests.trainers.openrlhf.tiny import BATCH, GROUP_SIZE, client, config, data, fresh, prompts, trainer
 from tests.trainers.service import Service
+from trainer_adapters.checks import AdapterError
 from trainer_adapters.loss import group_advantages
 from trainer_adapters.prompt_pool import content_ids
 
@@ -272,6 +273,36 @@ def test_prompts_of_the_same_text_keep_their_labels(service: Service, tmp_path: 
         by_label[(group[0].prompts[0], group[0].labels[0])] = group
     for prompt_id, (prompt, label) in zip(ids, rows, strict=True):
         assert told[prompt_id] == tuple(float(row.scores) for row in by_label[(prompt, label)])
+
+
+def test_rewards_may_be_lists_and_domains_have_figures_of_their_own(
+    service: Service, tmp_path: Path, engine: Any
+) -> None:
+    rows = [(prompt, f"listed {prompt[0]}" if index % 2 else prompt[0]) for index, prompt in enumerate(prompts())]
+    made = trainer(
+        tmp_path,
+        config(service.target, outcome=["of_lists", "length"], run={"outcome_range": [0.0, 16.0]}),
+        engine,
+        train__micro_batch_size=1,
+        data__prompt_dataset=data(tmp_path, rows),
+    )
+    made.fit()
+    assert sum(len(rows) - len(fresh(rows)) for rows in made.batches) > 0
+    told = {(prompt_id, step): outcomes for prompt_id, step, outcomes in reported(service.target)}
+    for step, batch in enumerate(made.batches):
+        for row in batch:
+            assert row.rewards.shape == row.scores.shape == (1,)
+        for group in groups(fresh(batch)):
+            name = "of_lists" if group[0].labels[0].startswith("listed") else "length"
+            assert told[(IDS[group[0].prompts[0]], step)] == tuple(float(row.info[name]) / 16 for row in group)
+
+
+def test_a_checkpoint_of_another_batch_size_is_refused(service: Service, tmp_path: Path, engine: Any) -> None:
+    trainer(tmp_path, config(service.target), engine, ckpt__save_steps=1, train__num_episodes=1).fit()
+    changes = {"rollout__batch_size": 2 * BATCH, "train__batch_size": 2 * BATCH * GROUP_SIZE}
+    resumed = trainer(tmp_path, config(service.target), engine, ckpt__load_enable=True, **changes)
+    with pytest.raises(AdapterError, match="steps of an episode: expected 2, got 4"):
+        resumed.fit()
 
 
 def test_a_rollout_without_a_score_is_said_to_be_unscorable(service: Service, tmp_path: Path, engine: Any) -> None:
