@@ -34,8 +34,7 @@ def check_reward(row: Experience, prompt_id: str) -> None:
     row.rewards = row.rewards.reshape(1)
     # Executors of one's own need not give scores.
     row.scores = row.rewards.clone() if row.scores is None else row.scores.reshape(1)
-    if "reward" in row.info:
-        row.info["reward"] = row.info["reward"].reshape(1)
+    row.info = {name: value.reshape(1) if value.numel() == 1 else value for name, value in row.info.items()}
 
 
 def check_log_probs(groups: Mapping[str, Sequence[Experience]]) -> None:

@@ -161,7 +161,7 @@ def test_a_resumed_training_says_that_its_run_is_new(
     service: Service, tmp_path: Path, engine: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = trainer(tmp_path, config(service.target), engine)
-    made.prompts_dataloader.load_state_dict({"curriculum_step": 3})
+    made.prompts_dataloader.load_state_dict({"curriculum_step": 3, "curriculum_episode_steps": 4})
     made.samples_generator.generate_samples(**made.generate_kwargs)
     assert "run openrlhf is new, although the training goes on at step 3" in caplog.text
     assert {step for _, step, _ in reported(service.target)} == {3}
@@ -301,7 +301,7 @@ def test_a_checkpoint_of_another_batch_size_is_refused(service: Service, tmp_pat
     trainer(tmp_path, config(service.target), engine, ckpt__save_steps=1, train__num_episodes=1).fit()
     changes = {"rollout__batch_size": 2 * BATCH, "train__batch_size": 2 * BATCH * GROUP_SIZE}
     resumed = trainer(tmp_path, config(service.target), engine, ckpt__load_enable=True, **changes)
-    with pytest.raises(AdapterError, match="steps of an episode: expected 2, got 4"):
+    with pytest.raises(AdapterError, match="steps of an episode: expected 4, got 2"):
         resumed.fit()
 
 

@@ -29,13 +29,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from clients import SelectorClient
-from tests.trainers.digits import DIGITS, prompts
 from trainer_adapters.loss import grpo_replay_loss
 from trainer_adapters.openrlhf import CurriculumConfig, install
 from trainer_adapters.openrlhf.launcher import COMMAND_LINE
 
 GROUP_SIZE = 4
 BATCH = 6
+DIGITS = 4
 VOCABULARY = 4 + DIGITS
 
 
@@ -206,6 +206,18 @@ def _without_cuda(device: Any) -> Iterator[None]:
         mock.patch.object(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None),
     ):
         yield
+
+
+def prompts(count: int = 24) -> list[str]:
+    """As ``tests.trainers.digits``, which Ray's workers cannot import: OpenRLHF's wheel brings a package named tests."""
+    made: list[str] = []
+    number = 0
+    while len(made) < count:
+        text = "".join(str((number // 3 // DIGITS**place) % DIGITS) for place in range(1 + number % 3)) + "="
+        if text not in made:
+            made.append(text)
+        number += 1
+    return made
 
 
 def data(folder: Path, rows: list[tuple[str, str]] | None = None, name: str = "prompts") -> Path:
