@@ -14,9 +14,10 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> di
     if labels[0] == "unscorable":
         raise ValueError("a reward function that fails")
     if labels[0].startswith("listed"):
-        # As OpenRLHF's reward server answers, and with a figure of its domain alone.
+        # As OpenRLHF's reward server answers.
         score = float(response[:1] == labels[0][-1])
-        return {"rewards": [score], "scores": [score], "extra_logs": {"of_lists": torch.tensor([score])}}
+        logs = {"length": torch.tensor([float(len(response))]), "none": torch.tensor([float("nan")])}
+        return {"rewards": [score], "scores": [score], "extra_logs": logs}
     score = float(response[:1] == labels[0])
     shaped = score + 0.25 * response.endswith("<eos>")
     return {

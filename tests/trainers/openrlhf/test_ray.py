@@ -78,4 +78,4 @@ def test_the_asynchronous_trainer_resumes_replays_and_saves_its_steps(
     assert saved.keys() == {f"global_step{step}" for step in range(3, 9)}
     for name, states in saved.items():
         assert name == f"global_step{states['global_step']}"
-        assert states["data_loader_state_dict"] == {"curriculum_step": states["global_step"]}
+        assert states["data_loader_state_dict"]["curriculum_step"] == states["global_step"]

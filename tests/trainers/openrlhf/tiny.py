@@ -209,7 +209,7 @@ def _without_cuda(device: Any) -> Iterator[None]:
 
 
 def prompts(count: int = 24) -> list[str]:
-    """As ``tests.trainers.digits``, which Ray's workers cannot import: OpenRLHF's wheel brings a package named tests."""
+    """As ``tests.trainers.digits``, which Ray's workers cannot import: OpenRLHF's wheel brings a package ``tests``."""
     made: list[str] = []
     number = 0
     while len(made) < count:
