@@ -147,7 +147,7 @@ def test_a_run_of_other_prompts_is_refused(service: Service, tmp_path: Path, eng
 
 def test_an_outcome_that_the_reward_does_not_give_is_named(service: Service, tmp_path: Path, engine: Any) -> None:
     made = trainer(tmp_path, config(service.target, outcome="accuracy"), engine)
-    with pytest.raises(AdapterError, match=r"curriculum.outcome: expected one of \['length', .*, got 'accuracy'"):
+    with pytest.raises(AdapterError, match=r"curriculum.outcome: expected one of \['length', .*, got \['accuracy'\]"):
         made.fit()
 
 
