@@ -44,6 +44,7 @@ def train(config: CurriculumConfig, steps: int, batch_size: int, seed: int) -> N
     # The prompts are their own ids here; PromptPool.from_texts names prompts by their content.
     pool = PromptPool(tuple(prompts), tuple(prompts))
     service = Curriculum(config, pool, config.run_config(GROUP_SIZE, seed, SAMPLING))
+    # The step of a checkpoint instead of 0 resumes from it.
     on_main(service.start, 0)
     for step in range(steps):
         plan = on_main(service.plan, step, batch_size, parts=accelerator.num_processes)
@@ -81,7 +82,7 @@ def train(config: CurriculumConfig, steps: int, batch_size: int, seed: int) -> N
                 f"  fresh {len(plan.prompt_ids):2d}  replayed {len(plan.replayed):2d}"
                 f"  available {service.figures()['available']:.0f}"
             )
-    service.close()
+    on_main(service.close)
     accelerator.end_training()
 
 
