@@ -410,3 +410,21 @@ class Curriculum:
             LOGGER.error("run %s: %s given up: %s", self.config.run_id, write.name, error)
         self._answers = 0
         return True
+
+
+def check_replay_capacity(run: RunInfo, groups: int) -> None:
+    """A batch is replayed in part or not at all, so the buffer must be able to hold the part.
+
+    Args:
+        groups: in a batch.
+
+    Raises:
+        AdapterError: it cannot; the training would generate everything for ever.
+    """
+    replay = run.config.replay
+    share = int((1 - replay.fresh_fraction) * groups + 1e-9)
+    if share > replay.capacity_groups:
+        raise AdapterError(
+            f"curriculum.run.replay.capacity_groups: expected at least the {share} groups that a batch replays, got "
+            f"{replay.capacity_groups}"
+        )

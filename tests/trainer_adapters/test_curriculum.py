@@ -24,7 +24,7 @@ from clients import (
 from tests.service.running import InProcessService
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
-from trainer_adapters.curriculum import Curriculum
+from trainer_adapters.curriculum import Curriculum, check_replay_capacity
 from trainer_adapters.prompt_pool import PromptPool
 
 SAMPLING = {"temperature": 1.0, "log_prob_mode": "PROCESSED"}
@@ -189,6 +189,13 @@ def test_a_run_that_is_gone_ends_the_training(service: InProcessService) -> None
     service.client("run").delete_run()
     with pytest.raises(NotFound):
         made.plan(0, 6)
+
+
+def test_a_buffer_that_cannot_hold_what_a_batch_replays(service: InProcessService) -> None:
+    run = curriculum(service, run={"replay": {"capacity_groups": 10, "fresh_fraction": 0.75}}).start(0)
+    check_replay_capacity(run, 43)
+    with pytest.raises(AdapterError, match="capacity_groups: expected at least the 11 groups .* got 10"):
+        check_replay_capacity(run, 44)
 
 
 def test_parts_are_even_and_what_they_leave_out_is_counted(service: InProcessService) -> None:

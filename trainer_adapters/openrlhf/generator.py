@@ -15,7 +15,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError, expect
 from trainer_adapters.config import CurriculumConfig
-from trainer_adapters.curriculum import LOGGER, Curriculum
+from trainer_adapters.curriculum import LOGGER, Curriculum, check_replay_capacity
 from trainer_adapters.openrlhf.rows import check_log_probs, check_reward, experience, statuses, stored
 from trainer_adapters.openrlhf.start import check_batches, check_loss, sampling_settings
 from trainer_adapters.prompt_pool import PromptPool
@@ -65,7 +65,10 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         client = curriculum.client()
         # The first batch is asked for after the models have been loaded; what is wrong with the run is told before.
         client.wait_ready()
-        self._created = client.create_run(run).created
+        created = client.create_run(run)
+        if curriculum.replay:
+            check_replay_capacity(created.run, self._batch)
+        self._created = created.created
         self._curriculum = Curriculum(curriculum, pool, run, client)
         self._episode_steps = -(-len(pool) // self._batch)
         self._step = 0

@@ -16,7 +16,7 @@ from trl import GRPOTrainer
 from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError, accepts, supported_version
 from trainer_adapters.config import CurriculumConfig
-from trainer_adapters.curriculum import Curriculum
+from trainer_adapters.curriculum import Curriculum, check_replay_capacity
 from trainer_adapters.processes import on_main, share
 from trainer_adapters.rows import padded
 from trainer_adapters.trl.start import (
@@ -106,6 +106,7 @@ class CurriculumMixin(_Trainer):
         self._reference_due = run.reference_due
         if self._config.replay:
             check_replay_share(self, run.config.replay.fresh_fraction)
+            check_replay_capacity(run, self.args.generation_batch_size // self.num_generations)
 
     def report_curriculum_training(self, step: int) -> None:
         """Tells the service what the step that has just been trained saw."""

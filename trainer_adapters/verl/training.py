@@ -29,7 +29,7 @@ from clients.names import short_name
 from selector.v1 import run_pb2
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
-from trainer_adapters.curriculum import Curriculum
+from trainer_adapters.curriculum import Curriculum, check_replay_capacity
 from trainer_adapters.loss import grpo_replay_loss
 from trainer_adapters.prompt_pool import PromptPool
 from trainer_adapters.verl.start import check_config, check_length, check_reference_passes, sampling_settings
@@ -92,6 +92,8 @@ class Training:
         # The largest batch of which the service leaves ``fresh`` to generate. 1e-9: 7 / 0.07 is a hair below 100.
         self.groups = int(fresh / share + 1e-9)
         check_length(self._verl, len(pool), self.groups)
+        if self.config.replay:
+            check_replay_capacity(run, self.groups)
         self.references_per_pass = self._reference_pass(run, len(pool))
         self.dataset, self._curriculum = dataset, curriculum
         # verl says nothing at the end of a training, when an outage may have left something to send.
