@@ -194,7 +194,7 @@ def test_a_run_that_is_gone_ends_the_training(service: InProcessService) -> None
 def test_a_buffer_that_cannot_hold_what_a_batch_replays(service: InProcessService) -> None:
     run = curriculum(service, run={"replay": {"capacity_groups": 10, "fresh_fraction": 0.75}}).start(0)
     check_replay_capacity(run, 43)
-    with pytest.raises(AdapterError, match="capacity_groups: expected at least the 11 groups .* got 10"):
+    with pytest.raises(AdapterError, match=r"capacity_groups: expected at least the 11 groups .* got 10"):
         check_replay_capacity(run, 44)
 
 
