@@ -148,6 +148,8 @@ class Curriculum:
         patience = self.config.start_timeout_s
         self._client.wait_ready()
         created = self._client.create_run(self._run).created
+        if not created:
+            self._check_strangers()
         domains = None if self.pool.domains is None else list(self.pool.domains)
         self._client.register_prompts(
             list(self.pool.prompt_ids), list(self.pool.texts), domains=domains, timeout_s=patience
@@ -164,13 +166,17 @@ class Curriculum:
                 dropped.dropped_replay_groups,
                 step,
             )
-        run = self._client.get_run()
-        if run.pool.active > len(self.pool):
+        return self._client.get_run()
+
+    def _check_strangers(self) -> None:
+        """Before anything is added to a run that turns out to be another training's."""
+        rows = self._client.export("prompts", timeout_s=self.config.start_timeout_s)
+        strangers = [row.prompt_id for row in rows if row.status == "ACTIVE" and row.prompt_id not in self._known]
+        if strangers:
             raise AdapterError(
-                f"curriculum.run_id: {self.config.run_id!r} has {run.pool.active} prompts and this training "
-                f"{len(self.pool)}: use another run_id, or retire those that are no longer trained on"
+                f"curriculum.run_id: {self.config.run_id!r} has {len(strangers)} prompts that this training has not, "
+                f"{strangers[0]!r} among them: use another run_id, or retire those that are no longer trained on"
             )
-        return run
 
     def close(self) -> None:
         """Sends what is kept, if the service answers, and ends the connection."""

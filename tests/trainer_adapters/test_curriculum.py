@@ -267,10 +267,15 @@ def test_a_service_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
 def test_a_run_of_another_training_is_refused(service: InProcessService) -> None:
     curriculum(service).start(0)
     others = PromptPool.from_texts([f"another {number}" for number in range(20)])
-    with pytest.raises(AdapterError, match="'run' has 40 prompts and this training 20"):
+    with pytest.raises(AdapterError, match="'run' has 20 prompts that this training has not"):
         curriculum(service, others).start(0)
-    # Retired ones make room for others unnoticed; what is chosen tells.
-    service.client("run").retire_prompts(others.prompt_ids)
+    # Nothing was added to it, and without those prompts it is this training's.
+    assert service.client("run").get_run().pool.registered == 20
+    fewer = PromptPool(POOL.prompt_ids[:15], POOL.texts[:15])
+    with pytest.raises(AdapterError, match=f"has 5 prompts .* '{POOL.prompt_ids[15]}' among them"):
+        curriculum(service, fewer).start(0)
+    service.client("run").retire_prompts(POOL.prompt_ids[15:])
+    curriculum(service, fewer).start(0)
     made = curriculum(service)
     made.start(0)
     service.client("run").register_prompts(["stranger"], ["stranger"])

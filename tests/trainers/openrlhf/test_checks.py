@@ -141,7 +141,7 @@ def test_a_run_of_other_prompts_is_refused(service: Service, tmp_path: Path, eng
     rows = [[(f"{digit}{last}=", str(digit)) for digit in range(4) for last in (a, b)] for a, b in ((0, 1), (2, 3))]
     trainer(tmp_path / "a", config(service.target), engine, data__prompt_dataset=data(tmp_path, rows[0], "a")).fit()
     made = trainer(tmp_path / "b", config(service.target), engine, data__prompt_dataset=data(tmp_path, rows[1], "b"))
-    with pytest.raises(AdapterError, match="has 16 prompts and this training 8: use another run_id"):
+    with pytest.raises(AdapterError, match=r"prompts that this training has not, .*: use another run_id"):
         made.fit()
 
 
