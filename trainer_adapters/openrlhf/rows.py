@@ -16,6 +16,10 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError
+from trainer_adapters.curriculum import LOGGER
+
+# So many tokens in a row are not drawn with certainty.
+_SURE = 32
 
 
 def check_reward(row: Experience, prompt_id: str) -> None:
@@ -46,6 +50,7 @@ def check_log_probs(groups: Mapping[str, Sequence[Experience]]) -> None:
     wanted = "expected vLLM's log-prob of every token it drew"
     some = False
     for prompt_id, rows in groups.items():
+        nonzero = tokens = 0
         for row in rows:
             if row.rollout_log_probs is None or row.rollout_log_probs.shape != row.action_mask.shape:
                 found = None if row.rollout_log_probs is None else tuple(row.rollout_log_probs.shape)
@@ -56,7 +61,12 @@ def check_log_probs(groups: Mapping[str, Sequence[Experience]]) -> None:
             drawn = row.rollout_log_probs[row.action_mask != 0]
             if not torch.isfinite(drawn).all():
                 raise AdapterError(f"rollouts of {prompt_id!r}: {wanted}, got {drawn[~torch.isfinite(drawn)][0]}")
-            some = some or bool((drawn != 0).any())
+            nonzero, tokens = nonzero + int((drawn != 0).sum()), tokens + len(drawn)
+        some = some or nonzero > 0
+        if nonzero == 0 and tokens > _SURE:
+            LOGGER.warning(
+                "rollouts of %r: log-probs of all %d tokens are 0: does an engine keep none?", prompt_id, tokens
+            )
     # OpenRLHF puts 0 where vLLM gave none.
     if groups and not some:
         raise AdapterError(f"rollouts: {wanted}, got 0 for all of them")

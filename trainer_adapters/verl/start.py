@@ -63,6 +63,8 @@ def check_reference_passes(config: Any, every_steps: int, sampling: Mapping[str,
     drawn, rolled_out = "references are drawn from what is trained on", "references are rolled out as in training"
     expect("trainer.test_freq", config.trainer.test_freq, every_steps, "the run's reference.every_steps says so")
     expect("trainer.val_before_train", config.trainer.val_before_train, True, "the first selection rests on a pass")
+    if validation.n < 2:
+        raise AdapterError(f"{_VALIDATION}.n: expected at least 2, got {validation.n}: {rolled_out}, in groups")
     expect("data.val_files", config.data.val_files, config.data.train_files, drawn)
     expect(f"{_VALIDATION}.do_sample", validation.do_sample, True, rolled_out)
     if config.trainer.save_freq > 0 and config.trainer.save_freq % every_steps:

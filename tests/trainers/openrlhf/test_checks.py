@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 from openrlhf.datasets import PromptDataset
 
 from clients import AlreadyExists, InvalidArgument, Unavailable
@@ -17,6 +18,7 @@ from tests.trainers.service import Service
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.openrlhf import CurriculumSamplesGenerator, install
 from trainer_adapters.openrlhf.launcher import configured
+from trainer_adapters.openrlhf.rows import check_log_probs
 
 # Nothing listens there: what is refused is refused before the service is asked.
 NOWHERE = "127.0.0.1:1"
@@ -121,6 +123,16 @@ def test_log_probs_that_are_missing_or_broken_end_the_training(
     assert made.policy.statuses == []
     with client(service.target) as looked:
         assert looked.get_run().replay_groups == 0
+
+
+def test_a_group_of_an_engine_that_keeps_no_log_probs_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def rows(log_prob: float) -> list[Any]:
+        drawn = torch.ones((1, 20), dtype=torch.long)
+        return [SimpleNamespace(rollout_log_probs=torch.full((1, 20), log_prob), action_mask=drawn) for _ in range(2)]
+
+    check_log_probs({"sound": rows(-0.5), "silent": rows(0.0)})
+    assert "rollouts of 'silent': log-probs of all 40 tokens are 0" in caplog.text
+    assert "'sound'" not in caplog.text
 
 
 def test_a_reward_function_that_fails_ends_the_training(service: Service, tmp_path: Path, engine: Any) -> None:

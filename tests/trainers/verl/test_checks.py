@@ -152,6 +152,7 @@ def test_another_temperature_than_the_runs_is_refused_when_resuming(
         ("trainer.val_before_train=false", "trainer.val_before_train: expected True, got False"),
         ("trainer.save_freq=3", "trainer.save_freq: expected a multiple of the run's reference.every_steps (2), got 3"),
         ("data.val_files=other.parquet", "data.val_files: expected"),
+        ("actor_rollout_ref.rollout.val_kwargs.n=1", "val_kwargs.n: expected at least 2, got 1"),
         ("actor_rollout_ref.rollout.val_kwargs.do_sample=false", "val_kwargs.do_sample: expected True, got False"),
         ("actor_rollout_ref.rollout.val_kwargs.temperature=0", "val_kwargs.temperature: expected 1.0, got 0.0"),
     ],
