@@ -148,12 +148,13 @@ class Curriculum:
         patience = self.config.start_timeout_s
         self._client.wait_ready()
         created = self._client.create_run(self._run).created
-        if not created:
-            self._check_strangers()
+        before = 0 if created else self._check_strangers()
         domains = None if self.pool.domains is None else list(self.pool.domains)
-        self._client.register_prompts(
+        registered = self._client.register_prompts(
             list(self.pool.prompt_ids), list(self.pool.texts), domains=domains, timeout_s=patience
         )
+        if before and registered.added:
+            LOGGER.warning("run %s: added %d prompts that it did not have", self.config.run_id, registered.added)
         # Also at 0: what an earlier training under this run id reported would be added to.
         dropped = self._client.rewind(step, timeout_s=patience)
         if created and step > 0:
@@ -168,15 +169,16 @@ class Curriculum:
             )
         return self._client.get_run()
 
-    def _check_strangers(self) -> None:
-        """Before anything is added to a run that turns out to be another training's."""
-        rows = self._client.export("prompts", timeout_s=self.config.start_timeout_s)
+    def _check_strangers(self) -> int:
+        """Before anything is added to a run that turns out to be another training's; how many prompts it has."""
+        rows = list(self._client.export("prompts", timeout_s=self.config.start_timeout_s))
         strangers = [row.prompt_id for row in rows if row.status == "ACTIVE" and row.prompt_id not in self._known]
         if strangers:
             raise AdapterError(
                 f"curriculum.run_id: {self.config.run_id!r} has {len(strangers)} prompts that this training has not, "
                 f"{strangers[0]!r} among them: use another run_id, or retire those that are no longer trained on"
             )
+        return len(rows)
 
     def close(self) -> None:
         """Sends what is kept, if the service answers, and ends the connection."""
@@ -429,6 +431,11 @@ def check_replay_capacity(run: RunInfo, groups: int) -> None:
     """
     replay = run.config.replay
     share = int((1 - replay.fresh_fraction) * groups + 1e-9)
+    if share == 0 and replay.fresh_fraction < 1:
+        raise AdapterError(
+            f"curriculum.replay: of the {groups} groups of a batch none would be replayed with fresh_fraction "
+            f"{replay.fresh_fraction:g}: take a larger batch, or replay=False"
+        )
     if share > replay.capacity_groups:
         raise AdapterError(
             f"curriculum.run.replay.capacity_groups: expected at least the {share} groups that a batch replays, got "

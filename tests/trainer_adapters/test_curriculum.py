@@ -196,6 +196,8 @@ def test_a_buffer_that_cannot_hold_what_a_batch_replays(service: InProcessServic
     check_replay_capacity(run, 43)
     with pytest.raises(AdapterError, match=r"capacity_groups: expected at least the 11 groups .* got 10"):
         check_replay_capacity(run, 44)
+    with pytest.raises(AdapterError, match=r"of the 3 groups of a batch none would be replayed .* 0.75"):
+        check_replay_capacity(run, 3)
 
 
 def test_parts_are_even_and_what_they_leave_out_is_counted(service: InProcessService) -> None:
@@ -264,7 +266,7 @@ def test_a_service_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
         made.start(0)
 
 
-def test_a_run_of_another_training_is_refused(service: InProcessService) -> None:
+def test_a_run_of_another_training_is_refused(service: InProcessService, caplog: pytest.LogCaptureFixture) -> None:
     curriculum(service).start(0)
     others = PromptPool.from_texts([f"another {number}" for number in range(20)])
     with pytest.raises(AdapterError, match="'run' has 20 prompts that this training has not"):
@@ -276,6 +278,10 @@ def test_a_run_of_another_training_is_refused(service: InProcessService) -> None
         curriculum(service, fewer).start(0)
     service.client("run").retire_prompts(POOL.prompt_ids[15:])
     curriculum(service, fewer).start(0)
+    more = PromptPool((*fewer.prompt_ids, "new"), (*fewer.texts, "new"))
+    curriculum(service, more).start(0)
+    assert "added 1 prompts that it did not have" in caplog.text
+    service.client("run").retire_prompts(["new"])
     made = curriculum(service)
     made.start(0)
     service.client("run").register_prompts(["stranger"], ["stranger"])

@@ -107,6 +107,7 @@ def _check_hooks(config: Any) -> None:
         ("trainer.v1.sampler.sync_refill_failed_groups", False, unused),
         ("algorithm.filter_groups.enable", False, unused),
         ("data.dataloader_num_workers", 0, "workers would select in processes of their own"),
+        ("actor_rollout_ref.rollout.calculate_log_probs", True, "groups are read with their log-probs"),
         ("data.gen_batch_size", 1, "when replay is short, a step needs some prompts more"),
         ("skip.rollout_tq.enable", False, "rollouts from disk are not of the prompts that were selected"),
     ):
@@ -127,7 +128,6 @@ def _check_loss(config: Any) -> None:
         (f"{correction}.bypass_mode", False, "it clips around the behaviour policy"),
         (f"{correction}.rollout_is_batch_normalize", False, "fresh rows would be scaled by how stale others are"),
         (f"{correction}.rollout_rs", None, "it masks the tokens that replay is about"),
-        ("actor_rollout_ref.rollout.calculate_log_probs", True, "weights are taken from them"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla", "others do not use the weights, or differently"),
     ):
         expect(option, OmegaConf.select(config, option), wanted, why)
