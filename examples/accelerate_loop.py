@@ -5,8 +5,8 @@
 
 The second in an environment with torch, accelerate and this package. Task, policy and batches are those of
 ``custom_loop.py`` beside this file. What differs: process 0 asks the service and tells the others (``on_main``), each
-trains on its share of whole groups (``share``), and ``Curriculum`` goes on with uniform prompts when the service has not
-answered for two minutes (``timeout_s``), and reports later.
+trains on its share of whole groups (``share``), and ``Curriculum`` goes on with uniform prompts when the service has
+not answered for two minutes (``timeout_s``), and reports later.
 """
 
 from __future__ import annotations
