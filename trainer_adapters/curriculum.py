@@ -378,12 +378,13 @@ class Curriculum:
         Raises:
             SelectorError: the call is wrong, or the service is away and that ends the training.
         """
+        under_way = name
         try:
             while (first := self._backlog.first) is not None:
-                name, asked = first.name, name
+                under_way = first.name
                 self._sent(first)
                 self._backlog.remove_first()
-                name = asked
+            under_way = name
             return call()
         except _CALLER:
             raise
@@ -395,7 +396,7 @@ class Curriculum:
             LOGGER.error(
                 "run %s: %s failed: training goes on with prompts drawn uniformly and without replay: %s",
                 self.config.run_id,
-                name,
+                under_way,
                 error,
             )
             return None
@@ -420,6 +421,12 @@ class Curriculum:
         return True
 
 
+def replay_share(fresh_fraction: float, groups: int) -> int:
+    """How many of a batch's groups are replayed once the buffer holds as many, as the service counts them."""
+    # 1e-9: (1 - 0.9) * 10 is a hair below 1.
+    return int((1 - fresh_fraction) * groups + 1e-9)
+
+
 def check_replay_capacity(run: RunInfo, groups: int) -> None:
     """A batch is replayed in part or not at all, so the buffer must be able to hold the part.
 
@@ -430,7 +437,7 @@ def check_replay_capacity(run: RunInfo, groups: int) -> None:
         AdapterError: it cannot; the training would generate everything for ever.
     """
     replay = run.config.replay
-    share = int((1 - replay.fresh_fraction) * groups + 1e-9)
+    share = replay_share(replay.fresh_fraction, groups)
     if share == 0 and replay.fresh_fraction < 1:
         raise AdapterError(
             f"curriculum.replay: of the {groups} groups of a batch none would be replayed with fresh_fraction "

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 # exp(20) = 5e8. Beyond it a ratio is a broken log-prob, and exp would overflow to an infinite gradient.
-_MAX_LOG_RATIO = 20.0
+MAX_LOG_RATIO = 20.0
 # Rewards closer than this, relative to 1 + their mean, are equal.
 _EQUAL_REWARDS = 1e-6
 
@@ -109,9 +109,9 @@ def grpo_replay_loss(
     behavior = _kept(behavior_log_probs.detach(), kept)
     advantage = _kept((advantages if advantages.dim() == 2 else advantages[:, None]).detach(), kept)
 
-    log_weight = (old - behavior).clamp(max=_MAX_LOG_RATIO)
+    log_weight = (old - behavior).clamp(max=MAX_LOG_RATIO)
     weight = log_weight.exp()
-    ratio = (current - (old if centre == "old" else behavior)).clamp(max=_MAX_LOG_RATIO).exp()
+    ratio = (current - (old if centre == "old" else behavior)).clamp(max=MAX_LOG_RATIO).exp()
     low, high = 1 - clip_low, 1 + clip_high
     objective = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
     if centre == "old":

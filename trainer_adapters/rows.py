@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+
+
+def first_number(values: Iterable[float]) -> float:
+    """The first that is not NaN, NaN where there is none: the outcome of a rollout that has several names for it."""
+    return next((value for value in values if not math.isnan(value)), math.nan)
 
 
 def unpadded(values: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:

@@ -19,6 +19,7 @@ from trainer_adapters.curriculum import LOGGER, Curriculum, check_replay_capacit
 from trainer_adapters.openrlhf.rows import check_log_probs, check_reward, experience, statuses, stored
 from trainer_adapters.openrlhf.start import check_batches, check_loss, sampling_settings
 from trainer_adapters.prompt_pool import PromptPool
+from trainer_adapters.rows import first_number
 
 # In the state of the prompt loader, which OpenRLHF saves and restores with its checkpoints.
 _STEP, _EPISODE = "curriculum_step", "curriculum_episode_steps"
@@ -163,8 +164,7 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         # Domains may answer with different keys.
         if not any(name in row.info for name in names for row in rows):
             raise AdapterError(f"curriculum.outcome: expected one of {sorted(rows[0].info)}, got {list(names)}")
-        values = [[float(row.info[name]) for name in names if name in row.info] for row in rows]
-        return np.array([next((each for each in row if not np.isnan(each)), np.nan) for row in values])
+        return np.array([first_number(float(row.info[name]) for name in names if name in row.info) for row in rows])
 
     def _report(self, step: int, groups: Mapping[str, Sequence[Experience]], purpose: str) -> None:
         if groups:

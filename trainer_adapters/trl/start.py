@@ -7,6 +7,7 @@ from typing import Any
 
 from trainer_adapters.checks import AdapterError, expect
 from trainer_adapters.config import CurriculumConfig
+from trainer_adapters.curriculum import replay_share
 from trainer_adapters.prompt_pool import PromptPool, content_ids
 
 # Of generation_kwargs: what leaves the distribution that tokens are drawn from alone.
@@ -99,8 +100,8 @@ def check_loss(trainer: Any) -> None:
 def check_replay_share(trainer: Any, fresh_fraction: float) -> None:
     """With so many processes some of the batch must be left to replay."""
     groups, processes = trainer.args.generation_batch_size // trainer.num_generations, trainer.accelerator.num_processes
-    replayed = int((1 - fresh_fraction) * groups + 1e-9)
-    if 0 < replayed < processes or (replayed and groups < 2 * processes):
+    replayed = replay_share(fresh_fraction, groups)
+    if replayed and (replayed < processes or groups < 2 * processes):
         raise AdapterError(
             f"generation_batch_size: of {groups} groups {replayed} are to be replayed, which cannot be shared out over "
             f"{processes} processes: take a larger batch, or CurriculumConfig(replay=False)"

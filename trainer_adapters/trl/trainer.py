@@ -17,6 +17,7 @@ from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError, accepts, supported_version
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum, check_replay_capacity
+from trainer_adapters.loss import MAX_LOG_RATIO
 from trainer_adapters.processes import on_main, share
 from trainer_adapters.rows import padded
 from trainer_adapters.trl.start import (
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 else:
     _Trainer = object
 
-# exp(20) = 5e8: beyond it a log-prob is broken, and exp would overflow (as in trainer_adapters.loss).
-_MAX_LOG_WEIGHT = 20.0
 # As TRL divides by a group's standard deviation.
 _STD_OFFSET = 1e-4
 # What replayed rows can be given; anything else that TRL adds to a batch would be missing from them.
@@ -254,7 +253,7 @@ class CurriculumMixin(_Trainer):
             )
         rows = self._replayed_rows(groups)
         old = self._recomputed(rows)
-        log_weight = (old - rows["sampling_per_token_logps"]).clamp(max=_MAX_LOG_WEIGHT) * rows["completion_mask"]
+        log_weight = (old - rows["sampling_per_token_logps"]).clamp(max=MAX_LOG_RATIO) * rows["completion_mask"]
         weight = log_weight.exp()
         advantages = torch.cat([self._advantages(group) for group in groups]).to(weight.device)[:, None]
         fresh = output["advantages"][:, None].expand(-1, output["completion_ids"].size(1))

@@ -21,6 +21,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError
+from trainer_adapters.rows import first_number
 
 # The field that carries a prompt's id from the data set through the queue.
 PROMPT_ID = "curriculum_prompt_id"
@@ -162,9 +163,7 @@ def _scores(batch: KVBatchMeta, outcome: Sequence[str]) -> tuple[list[float], li
                 f"data.curriculum.outcome: expected fields of what the reward function returns, of "
                 f"{sorted(known)}, got {list(outcome)}"
             )
-        outcomes.append(
-            next((value for value in map(_number, outcome, map(known.get, outcome)) if value == value), math.nan)
-        )
+        outcomes.append(first_number(_number(name, known.get(name)) for name in outcome))
     return rewards, outcomes
 
 
