@@ -1,72 +1,33 @@
-"""The service as a trainer's loop uses it: the calls of a step, and what happens when the service cannot be used.
+"""The service as a trainer's loop uses it: the calls of a step.
 
-======================  ============================================================================================
-situation               what ``Curriculum`` does
-======================  ============================================================================================
-start of a training     creates the run, registers the prompts, rewinds to the step; every error is raised
-service away            ``on_failure="open"``: prompts drawn uniformly, nothing replayed, reports and rollouts kept,
-                        logged as an error, and counted in ``figures()``; ``"closed"``: raised
-still away              asked for once per step, for ``probe_s``; nothing else waits
-back                    what was kept is sent first, in order, each under its first request id: applied once
-call that is wrong      raised, whatever ``on_failure`` says: trying again cannot help. So are a run or a right that is
-                        no longer there
-quota reached           rollouts that do not fit are dropped, logged and counted; selection goes on
-write never taken       dropped after three answers that say so, logged and counted, for what comes after it
-======================  ============================================================================================
+While the service is away, prompts are drawn uniformly and nothing is replayed (see ``trainer_adapters.connection``);
+at the start of a training every error is raised: it creates the run, registers the prompts and rewinds to the step.
 
-What is kept is in memory: a training that ends during an outage loses it. One process of a training holds a
-``Curriculum``; the others get what it chose from there (``trainer_adapters.processes``).
+One process of a training holds a ``Curriculum``; the others get what it chose from there
+(``trainer_adapters.processes``).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
-from clients import (
-    AlreadyExists,
-    DeadlineExceeded,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-    ResourceExhausted,
-    RolloutGroup,
-    RunInfo,
-    Selection,
-    SelectorClient,
-    SelectorError,
-    Unauthenticated,
-    Unavailable,
-)
-from trainer_adapters.backlog import Backlog, Write
+from clients import RolloutGroup, RunInfo, Selection, SelectorClient
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
+from trainer_adapters.connection import LOGGER, Connection
 from trainer_adapters.prompt_pool import PromptPool
 
-LOGGER = logging.getLogger("selector.adapter")
-T = TypeVar("T")
-
-# What the caller sent, or may do, is wrong; the service is well.
-_CALLER = (InvalidArgument, FailedPrecondition, AlreadyExists, NotFound, Unauthenticated, PermissionDenied)
-# Of selector.v1.reasons: unlike the quotas of what is kept, this passes by itself.
-_OVERLOADED = "OVERLOADED"
-# So often a write is answered with an error of the service's own before it is given up.
-_ANSWERS = 3
 # Statuses of rollouts whose reward says nothing.
 _UNSCORED = {"ABORTED", "UNSCORABLE"}
 _COUNTED = (
-    "failed_calls",
     "uniform_selections",
     "filled_prompts",
     "skipped_replay_groups",
     "uneven_replay_groups",
     "refused_groups",
     "unscored_groups",
-    "dropped_writes",
 )
 
 
@@ -125,16 +86,12 @@ class Curriculum:
         self._run = dict(run)
         self._known = frozenset(pool.prompt_ids)
         self._seed = int(self._run.get("seed") or 0)
-        self._given = client
-        self._backlog = Backlog(config.backlog_bytes)
-        self._away = False
-        self._answers = 0
+        self._connection = Connection(config, client)
         self._counts = dict.fromkeys(_COUNTED, 0)
 
-    @cached_property
+    @property
     def _client(self) -> SelectorClient:
-        # Made where it is used first: processes that never ask need neither a token nor a connection.
-        return self._given or self.config.client()
+        return self._connection.client
 
     # A training's start and end
 
@@ -182,11 +139,7 @@ class Curriculum:
 
     def close(self) -> None:
         """Sends what is kept, if the service answers, and ends the connection."""
-        if len(self._backlog) and self._reach():
-            self._attempt("close", lambda: None)
-        if len(self._backlog):
-            LOGGER.error("run %s: %d reports or pushes could not be delivered", self.config.run_id, len(self._backlog))
-        self._client.close()
+        self._connection.close()
 
     # A step
 
@@ -208,7 +161,7 @@ class Curriculum:
         wanted = min(chosen.replay_groups, groups - parts) // parts * parts
         replayed = self.replay(step, wanted)
         replayed = replayed[: len(replayed) // parts * parts]
-        if not self._away:
+        if not self._connection.away:
             self._counts["uneven_replay_groups"] += chosen.replay_groups - len(replayed)
         missing = groups - len(replayed) - len(chosen.prompt_ids)
         more = self.top_up(step, missing, 1, chosen.prompt_ids)
@@ -226,7 +179,7 @@ class Curriculum:
         The answer is short of it only where the pool has too few prompts.
         """
         selection = None
-        if self._reach():
+        if self._connection.reach():
             selection = self._selection(lambda: self._client.select_batch(step, batch_size))
         if selection is None:
             self._counts["uniform_selections"] += 1
@@ -243,7 +196,7 @@ class Curriculum:
         if count <= 0:
             return ()
         more: tuple[str, ...] = ()
-        if not self._away:
+        if not self._connection.away:
             selection = self._selection(
                 lambda: self._client.select_batch(
                     step, count, round=round, fresh_only=True, exclude_prompt_ids=list(exclude)
@@ -259,7 +212,7 @@ class Curriculum:
         step's selection; none while the service is away.
         """
         selection = None
-        if self._reach():
+        if self._connection.reach():
             selection = self._selection(lambda: self._client.select_batch(step, purpose="reference"))
         return () if selection is None else selection.prompt_ids
 
@@ -267,8 +220,8 @@ class Curriculum:
         """Up to ``count`` stored groups; none while the service is away."""
         if count <= 0 or not self.config.replay:
             return []
-        if not self._away:
-            sample = self._attempt("sample_rollouts", lambda: self._client.sample_rollouts(step, count))
+        if not self._connection.away:
+            sample = self._connection.attempt("sample_rollouts", lambda: self._client.sample_rollouts(step, count))
             if sample is not None:
                 return list(sample)
         self._counts["skipped_replay_groups"] += count
@@ -286,7 +239,7 @@ class Curriculum:
         def call(request_id: str) -> None:
             self._client.report_outcomes(step, outcomes, purpose, statuses, request_id=request_id)
 
-        self._write(Write("report_outcomes", call))
+        self._connection.write("report_outcomes", call)
 
     def push(self, step: int, groups: Iterable[RolloutGroup]) -> None:
         """Stores fresh groups. One that the service refuses, for NaN in its log-probs say, is logged and counted; one
@@ -308,17 +261,11 @@ class Curriculum:
                     "run %s: %d groups refused: %s", self.config.run_id, len(pushed.refused), pushed.refused[0]
                 )
 
-        self._write(Write("push_rollouts", call, sum(group.nbytes for group in listed)))
+        self._connection.write("push_rollouts", call, sum(group.nbytes for group in listed))
 
     def report_training(self, step: int, **figures: float | int | None) -> None:
         """As ``SelectorClient.report_training``; figures that are not known are None."""
-        known: dict[str, Any] = {name: value for name, value in figures.items() if value is not None}
-
-        def call(request_id: str) -> None:
-            self._client.report_training(step, request_id=request_id, **known)
-
-        if known:
-            self._write(Write("report_training", call))
+        self._connection.report_training(step, **figures)
 
     def figures(self) -> dict[str, float]:
         """Counts since the start, for the trainer's own log; all but ``available`` are 0 while all is well.
@@ -330,24 +277,12 @@ class Curriculum:
             ``refused_groups``; ``unscored_groups``; ``unsent_writes``: now; ``dropped_writes``.
         """
         return {
-            "available": float(not self._away),
+            "available": float(not self._connection.away),
+            "failed_calls": float(self._connection.failed_calls),
             **{name: float(count) for name, count in self._counts.items()},
-            "unsent_writes": float(len(self._backlog)),
+            "unsent_writes": float(self._connection.unsent),
+            "dropped_writes": float(self._connection.dropped_writes),
         }
-
-    # What happens when the service cannot be used
-
-    def _reach(self) -> bool:
-        """Whether the service can be used, asking one that was away."""
-        if self._away:
-            try:
-                self._client.wait_ready(timeout_s=self.config.probe_s)
-            except SelectorError as error:
-                LOGGER.error("run %s: the service is still away: %s", self.config.run_id, error)
-                return False
-            self._away = False
-            LOGGER.warning("run %s: the service answers again", self.config.run_id)
-        return True
 
     def _selection(self, call: Callable[[], Selection]) -> Selection | None:
         """Of prompts that this training has.
@@ -355,70 +290,13 @@ class Curriculum:
         Raises:
             AdapterError: another one is among them.
         """
-        selection = self._attempt("select_batch", call)
+        selection = self._connection.attempt("select_batch", call)
         for prompt_id in () if selection is None else selection.prompt_ids:
             if prompt_id not in self._known:
                 raise AdapterError(
                     f"curriculum.run_id: {self.config.run_id!r} chose {prompt_id!r}, which this training does not have"
                 )
         return selection
-
-    def _write(self, write: Write) -> None:
-        """Makes the call, or keeps it for later."""
-        if not self._away and self._attempt(write.name, lambda: self._sent(write)):
-            return
-        dropped = self._backlog.add(write)
-        if dropped:
-            self._counts["dropped_writes"] += dropped
-            LOGGER.error("run %s: dropped %d pushes: backlog_bytes is full", self.config.run_id, dropped)
-
-    def _attempt(self, name: str, call: Callable[[], T]) -> T | None:
-        """The call's answer, after everything that is kept; None when the service cannot be used.
-
-        Raises:
-            SelectorError: the call is wrong, or the service is away and that ends the training.
-        """
-        under_way = name
-        try:
-            while (first := self._backlog.first) is not None:
-                under_way = first.name
-                self._sent(first)
-                self._backlog.remove_first()
-            under_way = name
-            return call()
-        except _CALLER:
-            raise
-        except SelectorError as error:
-            self._counts["failed_calls"] += 1
-            if self.config.on_failure == "closed":
-                raise
-            self._away = True
-            LOGGER.error(
-                "run %s: %s failed: training goes on with prompts drawn uniformly and without replay: %s",
-                self.config.run_id,
-                under_way,
-                error,
-            )
-            return None
-
-    def _sent(self, write: Write) -> bool:
-        """True when the call was made, or never can be: then it is counted and logged."""
-        try:
-            write.send()
-        except (*_CALLER, Unavailable, DeadlineExceeded):
-            raise
-        except SelectorError as error:
-            if not isinstance(error, ResourceExhausted):
-                # The service's own fault; another state of it, or its next release, may take the write.
-                self._answers += 1
-                if self._answers < _ANSWERS:
-                    raise
-            elif error.reason == _OVERLOADED or not write.nbytes:
-                raise
-            self._counts["dropped_writes"] += 1
-            LOGGER.error("run %s: %s given up: %s", self.config.run_id, write.name, error)
-        self._answers = 0
-        return True
 
 
 def replay_share(fresh_fraction: float, groups: int) -> int:

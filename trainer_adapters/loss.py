@@ -122,14 +122,33 @@ def grpo_replay_loss(
         clipped = torch.where(advantage > 0, ratio > high, (ratio < low) & (advantage < 0)) & kept
         capped = kept & (weight > weight_cap) if weight_cap is not None else torch.zeros_like(kept)
         counted = log_weight[kept if counted_rows is None else kept & (counted_rows[:, None] != 0)]
+    effective_sample_size, max_weight = staleness(counted)
     return ReplayLoss(
         loss=-_reduced(torch.where(kept, objective, 0), kept, reduction, denominator),
         clip_fraction=int(clipped.sum()) / max(tokens, 1),
-        effective_sample_size=_effective_sample_size(counted),
-        max_weight=float(counted.max().exp()) if counted.numel() else 0.0,
+        effective_sample_size=effective_sample_size,
+        max_weight=max_weight,
         capped_fraction=int(capped.sum()) / max(tokens, 1),
         tokens=tokens,
     )
+
+
+def staleness(log_weights: Tensor) -> tuple[float, float]:
+    """Effective sample size and largest weight, as in ``ReplayLoss``, for trainers with a loss of their own.
+
+    Args:
+        log_weights: (n,) of log pi_old - log pi_b, of the replayed tokens that count.
+    """
+    if log_weights.numel() == 0:
+        return 1.0, 0.0
+    capped = log_weights.clamp(max=MAX_LOG_RATIO)
+    largest = capped.max()
+    if not torch.isfinite(largest):
+        return 0.0, float(largest.exp())
+    # Scaled by the largest: squares of the weights themselves may overflow or all vanish.
+    scaled = (capped - largest).exp()
+    size = min(float(scaled.sum().square() / (scaled.square().sum() * scaled.numel())), 1.0)
+    return size, float(largest.exp())
 
 
 def group_advantages(rewards: Tensor, groups: Tensor | None = None, *, divide_by_std: bool = False) -> Tensor:
@@ -205,14 +224,3 @@ def _reduced(objective: Tensor, kept: Tensor, reduction: str, denominator: float
         rows = max(int((lengths > 0).sum()), 1) if denominator is None else denominator
         return (objective.sum(dim=1) / lengths.clamp(min=1)).sum() / rows
     raise ValueError(f"reduction: expected 'token_mean', 'sequence_mean' or 'sum', got {reduction!r}")
-
-
-def _effective_sample_size(log_weights: Tensor) -> float:
-    if log_weights.numel() == 0:
-        return 1.0
-    largest = log_weights.max()
-    if not torch.isfinite(largest):
-        return 0.0
-    # Scaled by the largest: squares of the weights themselves may overflow or all vanish.
-    scaled = (log_weights - largest).exp()
-    return min(float(scaled.sum().square() / (scaled.square().sum() * scaled.numel())), 1.0)

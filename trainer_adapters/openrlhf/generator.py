@@ -16,7 +16,7 @@ from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError, expect
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import LOGGER, Curriculum, check_replay_capacity
-from trainer_adapters.openrlhf.rows import check_log_probs, check_reward, experience, statuses, stored
+from trainer_adapters.openrlhf.rows import REPLAYED, STEP, check_log_probs, check_reward, experience, statuses, stored
 from trainer_adapters.openrlhf.start import check_batches, check_loss, sampling_settings
 from trainer_adapters.prompt_pool import PromptPool
 from trainer_adapters.rows import first_number
@@ -112,11 +112,12 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         for group in plan.replayed:
             expect(f"replayed group {group.group_id}: rollouts", len(group), self._group_size, "groups must be whole")
         fresh = self._rolled_out(plan.prompt_ids, generate_kwargs)
-        self._report(step, fresh, "train")
+        outcomes = self._report(step, fresh, "train")
         if self._config.replay:
-            self._curriculum.push(step, self._storable(step, fresh))
+            self._curriculum.push(step, self._storable(step, fresh, outcomes))
         self._step = step + 1
-        return self._joined([row for rows in fresh.values() for row in rows], plan.replayed), None, self._batch, False
+        rows = self._joined(step, [row for rows in fresh.values() for row in rows], plan.replayed)
+        return rows, None, self._batch, False
 
     # The state of the prompt loader
 
@@ -166,21 +167,25 @@ class CurriculumSamplesGenerator(SamplesGenerator):
             raise AdapterError(f"curriculum.outcome: expected one of {sorted(rows[0].info)}, got {list(names)}")
         return np.array([first_number(float(row.info[name]) for name in names if name in row.info) for row in rows])
 
-    def _report(self, step: int, groups: Mapping[str, Sequence[Experience]], purpose: str) -> None:
+    def _report(self, step: int, groups: Mapping[str, Sequence[Experience]], purpose: str) -> dict[str, np.ndarray]:
+        """By prompt id the (G,) raw task scores that were reported."""
+        outcomes = {prompt_id: self._outcomes(rows) for prompt_id, rows in groups.items()}
         if groups:
-            outcomes = {prompt_id: self._outcomes(rows) for prompt_id, rows in groups.items()}
             states = {prompt_id: statuses(rows, outcomes[prompt_id]) for prompt_id, rows in groups.items()}
             self._curriculum.report(step, outcomes, states, purpose)
+        return outcomes
 
-    def _storable(self, step: int, groups: Mapping[str, Sequence[Experience]]) -> list[RolloutGroup]:
+    def _storable(
+        self, step: int, groups: Mapping[str, Sequence[Experience]], outcomes: Mapping[str, np.ndarray]
+    ) -> list[RolloutGroup]:
         """All groups but those with a rollout of which no token was drawn."""
         return [
-            stored(rows, self._outcomes(rows), prompt_id, step, self._sampling)
+            stored(rows, outcomes[prompt_id], prompt_id, step, self._sampling)
             for prompt_id, rows in groups.items()
             if all(row.action_mask.any() for row in rows)
         ]
 
-    def _joined(self, fresh: Sequence[Experience], replayed: Sequence[RolloutGroup]) -> list[Experience]:
+    def _joined(self, step: int, fresh: Sequence[Experience], replayed: Sequence[RolloutGroup]) -> list[Experience]:
         """Fresh rows, then replayed ones, with the same figures on all: OpenRLHF logs each one's mean over the rows.
 
         A replayed row gets the fresh rows' mean of what it does not have, so that the logged mean is of fresh rows.
@@ -200,10 +205,11 @@ class CurriculumSamplesGenerator(SamplesGenerator):
                 row = experience(group, index, prompt, label)
                 row.info = {**means, "reward": row.rewards.clone()}
                 rows.append((row, 1.0, mean_reward))
-        shared = {"age_steps": float(np.mean(ages)) if ages else 0.0, **self._curriculum.figures()}
+        figures = {"age_steps": float(np.mean(ages)) if ages else 0.0, **self._curriculum.figures()}
+        shared = {STEP: float(step), **{f"curriculum/{name}": value for name, value in figures.items()}}
         for row, is_replayed, reward in rows:
-            for name, value in {"replayed": is_replayed, "fresh_reward": reward, **shared}.items():
-                row.info[f"curriculum/{name}"] = torch.tensor([value])
+            for name, value in {REPLAYED: is_replayed, "curriculum/fresh_reward": reward, **shared}.items():
+                row.info[name] = torch.tensor([value])
         return [row for row, *_ in rows]
 
     def _check_call(self, generate_kwargs: Mapping[str, Any]) -> None:

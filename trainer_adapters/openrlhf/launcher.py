@@ -13,18 +13,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import ray
+import ray.cloudpickle
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from trainer_adapters.checks import AdapterError, accepts, supported_version
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.openrlhf.generator import CurriculumSamplesGenerator
+from trainer_adapters.openrlhf.maker import CurriculumExperienceMaker
 from trainer_adapters.openrlhf.start import AT_LEAST, BELOW
 
 VARIABLE = "SELECTOR_CURRICULUM"
 COMMAND_LINE = "openrlhf.cli.train_ppo_ray"
-_OWN = ["strategy", "prompts_dataloader", "eval_dataloader", "tokenizer", "vllm_engines"]
 _HOOKS = {
-    "__init__": _OWN,
+    "__init__": ["strategy", "prompts_dataloader", "eval_dataloader", "tokenizer", "vllm_engines"],
     "generate_samples": ["generate_kwargs"],
     "_dispatch_prompts_to_vllm": ["prompts", "labels", "images", "generate_kwargs"],
     "_process_response_into_experience": ["response", "generate_kwargs"],
@@ -46,8 +48,15 @@ def install(config: CurriculumConfig) -> None:
     # Not before: engine processes must not import DeepSpeed.
     from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 
+    accepts(
+        ppo_trainer.RemoteExperienceMaker.make_experience, "RemoteExperienceMaker.make_experience", ["samples_list"]
+    )
     for module in (ppo_trainer, ppo_trainer_async):
         module.SamplesGenerator = partial(CurriculumSamplesGenerator, curriculum=config)
+    if config.replay:
+        ppo_trainer.RemoteExperienceMaker = partial(CurriculumExperienceMaker, curriculum=config)
+    # Both trainers derive from a class that Ray would otherwise have its actors import, without what is set here.
+    ray.cloudpickle.register_pickle_by_value(ppo_trainer)
 
 
 def configured(environment: Mapping[str, str]) -> CurriculumConfig:

@@ -18,6 +18,8 @@ from clients import RolloutGroup
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.curriculum import LOGGER
 
+# Of a row's ``info``: 1 where it is replayed, and the service's step of its batch.
+REPLAYED, STEP = "curriculum/replayed", "curriculum/step"
 # So many tokens in a row are not drawn with certainty.
 _SURE = 32
 

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
@@ -30,7 +29,7 @@ from selector.v1 import run_pb2
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum, check_replay_capacity
-from trainer_adapters.loss import grpo_replay_loss
+from trainer_adapters.loss import staleness
 from trainer_adapters.prompt_pool import PromptPool
 from trainer_adapters.verl.start import check_config, check_length, check_reference_passes, sampling_settings
 
@@ -189,12 +188,8 @@ class Training:
         data = tq.kv_batch_get(keys=self._replayed_keys, partition_id="train", select_fields=names)
         self._replayed_keys = []
         old, behavior, mask = (data[name].to_padded_tensor(0) for name in names)
-        figures = grpo_replay_loss(old, old, behavior, torch.zeros_like(old), mask)
-        self.curriculum.report_training(
-            self.step - 1,
-            effective_sample_size=figures.effective_sample_size,
-            max_importance_weight=figures.max_weight,
-        )
+        size, largest = staleness((old - behavior)[mask != 0])
+        self.curriculum.report_training(self.step - 1, effective_sample_size=size, max_importance_weight=largest)
 
     def figures(self, fresh: Sequence[RolloutGroup], replayed: Sequence[RolloutGroup]) -> dict[str, float]:
         """For verl's log, whose own metrics of rewards and lengths are of fresh and replayed rows together."""

@@ -67,7 +67,11 @@ def test_the_asynchronous_trainer_resumes_replays_and_saves_its_steps(
         tmp_path, service.target, "async", train__async_enable=True, ckpt__save_steps=1, ckpt__load_enable=True
     )
     assert len(statuses) == 6
-    assert any(status["curriculum/replayed"] > 0 for status in statuses)
+    stale = [status["curriculum/effective_sample_size"] for status in statuses if status["curriculum/replayed"] > 0]
+    assert stale and all(0 < size <= 1 for size in stale)
+    # What makes experiences is in another process than what draws batches.
+    with client(service.target, "async") as looked:
+        assert looked.quality().effective_sample_size == pytest.approx(stale[-1], abs=1e-5)
     after = told(service.target, "async")
     # What came before the checkpoint has stayed, and its step is the first that is chosen anew, from the same history.
     assert [row for row in after if row[0] < 2] == [row for row in whole if row[0] < 2]

@@ -112,6 +112,28 @@ def test_logged_figures_are_of_fresh_rollouts_where_openrlhf_leaves_them(
         assert logged["rollout/num_samples"] == BATCH * GROUP_SIZE
 
 
+def test_staleness_is_reported_and_logged(service: Service, tmp_path: Path, engine: Any) -> None:
+    made = trainer(tmp_path, config(service.target), engine, rollout__micro_batch_size=3)
+    made.fit()
+    replays = 0
+    # The policy's buffer has the rows of a batch in the order that they were drawn in.
+    for drawn, trained, logged in zip(made.batches, made.policy.batches, made.logged, strict=True):
+        stale = [after for before, after in zip(drawn, trained, strict=True) if before.info["curriculum/replayed"] == 1]
+        if not stale:
+            assert "curriculum/effective_sample_size" not in logged
+            continue
+        replays += 1
+        weights = [(row.action_log_probs - row.rollout_log_probs)[row.action_mask != 0].double().exp() for row in stale]
+        weight = torch.cat(weights)
+        size = float(weight.sum() ** 2 / (weight**2).sum() / len(weight))
+        assert logged["curriculum/effective_sample_size"] == pytest.approx(size, abs=1e-5)
+    assert replays > 1 and weight.min() < weight.max()
+    with client(service.target) as looked:
+        quality = looked.quality()
+    assert quality.effective_sample_size == pytest.approx(size, abs=1e-5)
+    assert quality.max_importance_weight == pytest.approx(weight.max().item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("estimator", ["group_norm", "dr_grpo"])
 def test_the_loss_is_the_papers(service: Service, tmp_path: Path, engine: Any, estimator: str) -> None:
     made = trainer(tmp_path, config(service.target), engine, algo__advantage__estimator=estimator, train__max_epochs=3)

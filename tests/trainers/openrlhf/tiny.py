@@ -310,7 +310,11 @@ def trainer(
         The trainer; ``policy`` is its policy, ``batches`` the rows that it drew and ``logged`` what it logged.
     """
     args = parsed(flags(folder, **changes))
-    with mock.patch.object(ppo_trainer, "SamplesGenerator", ppo_trainer.SamplesGenerator):
+    # What is installed is for this training alone.
+    with (
+        mock.patch.object(ppo_trainer, "SamplesGenerator", ppo_trainer.SamplesGenerator),
+        mock.patch.object(ppo_trainer, "RemoteExperienceMaker", ppo_trainer.RemoteExperienceMaker),
+    ):
         install(curriculum)
         strategy = CpuStrategy(args=args, micro_train_batch_size=args.train.micro_batch_size)
         with mock.patch.dict(os.environ):
