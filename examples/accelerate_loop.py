@@ -83,7 +83,9 @@ def train(config: CurriculumConfig, steps: int, batch_size: int, seed: int) -> N
                 f"  fresh {len(plan.prompt_ids):2d}  replayed {len(plan.replayed):2d}"
                 f"  available {service.figures()['available']:.0f}"
             )
-    on_main(service.close)
+    if accelerator.is_main_process:
+        service.close()
+    accelerator.wait_for_everyone()
     accelerator.end_training()
 
 

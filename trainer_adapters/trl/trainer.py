@@ -116,7 +116,9 @@ class CurriculumMixin(_Trainer):
 
     def end_curriculum(self) -> None:
         """Sends what is kept, and disconnects."""
-        on_main(self._service.close)
+        # Without a broadcast: when the interpreter ends just after one, gloo's thread aborts the process now and then.
+        if self.accelerator.is_main_process:
+            self._service.close()
         self._curriculum = None
 
     # What TRL calls

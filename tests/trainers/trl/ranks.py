@@ -40,8 +40,8 @@ def main() -> None:
         "log": [each for each in made.state.log_history if "curriculum/replayed_groups" in each],
     }
     Path(folder, f"{name}-{os.environ['RANK']}.json").write_text(json.dumps(seen))
-    # Otherwise gloo's threads now and then abort a process that ends.
-    made.accelerator.end_training()
+    # gloo's threads must be done with their tensors before the interpreter ends.
+    made.accelerator.wait_for_everyone()
 
 
 if __name__ == "__main__":
