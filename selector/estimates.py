@@ -2,20 +2,25 @@
 
 ``current`` computes in the background and waits at most for its budget; a computation that was not waited for goes on
 and serves the next call. An estimate is a pure function of the folded evidence, the pool and the step, so a cached one
-is as good as a fresh one.
+is as good as a fresh one. When what computes it is lost, it is computed anew, a few times in a row at most.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 import numpy as np
 
 from selector.difficulty.estimate import UNIFORM_STANDARD_ERROR, Basis, Estimate, PoolFeatures
+from selector.predictor.predictor import PredictorLost, References, RunPredictor
 from selector.state import RunState
 
+_log = logging.getLogger("selector.estimates")
+
+_ATTEMPTS = 3
 _Key = tuple[int, int, int]
 
 
@@ -30,13 +35,15 @@ class Answer:
 class EstimateKeeper:
     """The estimates of one run; calls are serialised by the caller."""
 
-    def __init__(self, executor: Executor, clock: Callable[[], float]) -> None:
+    def __init__(self, predictor: RunPredictor, clock: Callable[[], float]) -> None:
         """``clock`` gives seconds that never run backwards."""
-        self._executor = executor
+        self._predictor = predictor
         self._clock = clock
         self._key: _Key | None = None
         self._estimate: Estimate | None = None
         self._pending: tuple[_Key, Future[Estimate]] | None = None
+        # Attempts in a row that were lost.
+        self._lost = 0
 
     def current(self, state: RunState, features: PoolFeatures, step: int, budget_s: float | None) -> Answer:
         """The estimate for ``step`` with everything folded so far, or the last one when the budget runs out.
@@ -49,30 +56,49 @@ class EstimateKeeper:
             left = None if deadline is None else deadline - self._clock()
             if not self._finished(computing, left):
                 return Answer(self._last(len(features.surface)), degraded=True)
+        if self._lost >= _ATTEMPTS:
+            # The next call tries again.
+            self._lost = 0
+            return Answer(self._last(len(features.surface)), degraded=True)
         assert self._estimate is not None
         return Answer(self._estimate, degraded=False)
 
     def computing(self, state: RunState, features: PoolFeatures, step: int) -> Future[Estimate] | None:
-        """What ``current`` would wait for next, from now on in the background; None when the estimate is there.
+        """What ``current`` would wait for next, from now on in the background; None when the estimate is there, or has
+        been lost too often for now.
 
         An older computation that still runs is waited for first: dropping it for every newer one would mean that a slow
         estimate never arrives.
         """
         key = (state.evidence_version, features.version, step)
         self._install_finished()
-        if self._key == key and self._estimate is not None:
+        if (self._key == key and self._estimate is not None) or self._lost >= _ATTEMPTS:
             return None
         if self._pending is None:
-            # The copy may be estimated from while later reports are folded into the original.
-            estimator = state.estimator.copy()
-            self._pending = (key, self._executor.submit(estimator.estimate, features, step))
+            self._pending = (key, self._predictor.submit(state, features, step))
         return self._pending[1]
+
+    def references(self, state: RunState, features: PoolFeatures, step: int, prompt: int, limit: int) -> References:
+        """See ``Estimator.references``; waits for what is being computed before.
+
+        Raises:
+            PredictorLost: what computes was lost again and again.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._predictor.references(state, features, step, prompt, limit).result()
+            except PredictorLost:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError
 
     def forget(self) -> None:
         """Drop what was computed; the state has been rebuilt."""
         if self._pending is not None:
             # If it has not begun, other runs need not wait for it.
             self._pending[1].cancel()
+        self._predictor.forget()
+        self._lost = 0
         self._key = self._estimate = self._pending = None
 
     @staticmethod
@@ -85,7 +111,13 @@ class EstimateKeeper:
             return
         key, future = self._pending
         self._pending = None
-        self._key, self._estimate = key, future.result()
+        try:
+            self._key, self._estimate = key, future.result()
+        except PredictorLost as error:
+            self._lost += 1
+            _log.warning("an estimate for step %d was lost: %s", key[2], error)
+        else:
+            self._lost = 0
 
     def _last(self, size: int) -> Estimate:
         estimate = self._estimate

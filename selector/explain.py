@@ -52,7 +52,7 @@ def explain(run: Run, history: PromptHistory) -> Explanation:
     at = history.prompt
     step = max(run.state.last_step, 0)
     estimate = run.estimate(step).estimate
-    references = run.state.estimator.references(run.features(), step, at, _STRONGEST)
+    references = run.keeper.references(run.state, run.features(), step, at, _STRONGEST)
     rank = _rank(run, estimate, at)
     return Explanation(
         prompt_id=run.pool.prompt_ids[at],

@@ -11,7 +11,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from selector.embedding.store import EmbeddingStore
 from selector.errors import FieldViolation, ServiceError, invalid
 from selector.estimates import EstimateKeeper
 from selector.neighbours.search import CPU
+from selector.predictor.predictor import Predictor
 from selector.quotas import Ledger, Quotas
 from selector.replay.errors import StorageFailed
 from selector.replay.replay_run import ReplayRun
@@ -55,7 +55,7 @@ class Runs:
         adapters: Mapping[str, Adapter],
         rewind_window_steps: int,
         snapshot_groups: int,
-        executor: Executor,
+        predictor: Predictor,
         monotonic: Callable[[], float],
         now: Callable[[], float],
         quotas: Quotas | None = None,
@@ -67,7 +67,7 @@ class Runs:
             adapters: trained adapters by name.
             rewind_window_steps: steps for which replay groups that left can be brought back.
             snapshot_groups: groups reported between two snapshots of a run's state, at least.
-            executor: computes estimates.
+            predictor: computes estimates.
             monotonic: seconds that never run backwards.
             now: Unix seconds.
             quotas: what the runs may keep; None = as much as they like.
@@ -81,7 +81,7 @@ class Runs:
         self._adapters = adapters
         self._rewind_window_steps = rewind_window_steps
         self._snapshot_groups = snapshot_groups
-        self._executor = executor
+        self._predictor = predictor
         self._monotonic = monotonic
         self._now = now
         self.ledger = Ledger(quotas or Quotas())
@@ -322,7 +322,10 @@ class Runs:
                 lambda groups, size: self.ledger.change(row.id, replay_groups=groups, replay_bytes=size),
             ),
             adapters=self._adapters,
-            keeper=EstimateKeeper(self._executor, self._monotonic),
+            keeper=EstimateKeeper(
+                self._predictor.of_run(config, self._adapters.get(config.estimator.adapter), self._neighbours_device),
+                self._monotonic,
+            ),
             gather=self._gather,
             snapshots=RunSnapshots(self._snapshots, self._store, row.id, self._snapshot_groups),
             ledger=self.ledger,

@@ -30,6 +30,7 @@ class ServerSettings:
         insecure: other machines may reach the port although it is plaintext or asks for no token.
         grace_s: seconds that calls in flight get when the server stops.
         workers: threads for blocking work.
+        predictor_threads: threads of the process that computes estimates; 0 = the server computes them itself.
         rewind_window_steps: steps for which replay groups that left the buffer are kept for RewindRun.
         replay_map_bytes: largest size of the replay store.
         reserve_bytes: disk space kept back for deleting and rewinding runs when the disk is full, 0 = none.
@@ -56,6 +57,7 @@ class ServerSettings:
     insecure: bool = False
     grace_s: float = 30.0
     workers: int = 8
+    predictor_threads: int = 1
     rewind_window_steps: int = 100
     replay_map_bytes: int = 64 * 2**30
     reserve_bytes: int = 8 * 2**20

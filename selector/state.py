@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from selector.open_selections import NEVER, OpenSelections
 from selector.pool import extended
 from selector.quality import QualityWindow
 from selector.selection.choose import UNIFORM
+
+# What an estimator was told: a report, or prompts whose own evidence it must forget.
+Change: TypeAlias = OutcomeBatch | np.ndarray
 
 _NUMBERS = (
     "next_seq",
@@ -65,6 +68,8 @@ class RunState:
         self.last_step = NEVER
         # Grows with every change that an estimate depends on.
         self.evidence_version = 0
+        # What the estimator was told since somebody took it over from here; None = nobody follows it.
+        self.changes: list[Change] | None = None
 
         # Per prompt, in order of registration.
         self.last_selected = np.zeros(0, dtype=np.int64)
@@ -219,17 +224,18 @@ class RunState:
             minimum=np.minimum.reduceat(event.outcomes, bounds),
             maximum=np.maximum.reduceat(event.outcomes, bounds),
         )
-        self.estimator.observe(
-            OutcomeBatch(
-                step=event.step,
-                reference=reference,
-                prompt=prompt,
-                trials=trials,
-                successes=successes,
-                uniform=(event.arm[counted] == UNIFORM) | reference,
-                population=event.population[counted],
-            )
+        batch = OutcomeBatch(
+            step=event.step,
+            reference=reference,
+            prompt=prompt,
+            trials=trials,
+            successes=successes,
+            uniform=(event.arm[counted] == UNIFORM) | reference,
+            population=event.population[counted],
         )
+        self.estimator.observe(batch)
+        if self.changes is not None:
+            self.changes.append(batch)
 
     def _apply_training(self, event: TrainingEvent) -> None:
         self.last_step = max(self.last_step, event.step)
@@ -253,6 +259,8 @@ class RunState:
     def _apply_replacement(self, event: ReplacementEvent) -> None:
         self.replaced.update(int(i) for i in event.prompt)
         self.estimator.forget(event.prompt)
+        if self.changes is not None:
+            self.changes.append(event.prompt)
         self.priors.forget(event.prompt)
         self.evidence_version += 1
         for name, column in self.signals.items():

@@ -181,6 +181,13 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
 )
 @_option("--workers", env="WORKERS", default=8, type=click.IntRange(1, 256), help="Threads for blocking work.")
 @_option(
+    "--predictor-threads",
+    env="PREDICTOR_THREADS",
+    default=1,
+    type=click.IntRange(0, 1024),
+    help="Threads of the process that computes estimates; 0 = in the server itself, as long as pools are small.",
+)
+@_option(
     "--rewind-window-steps",
     env="REWIND_WINDOW_STEPS",
     default=100,

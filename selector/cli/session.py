@@ -86,7 +86,16 @@ def _opened(state_dir: Path) -> Iterator[str]:
 
     if not (state_dir / "state.db").is_file():
         raise click.ClickException(f"{state_dir} is no state directory: it has no state.db")
-    server = Server(ServerSettings(state_dir, listen="127.0.0.1:0", metrics_listen="", encoder="none", grace_s=0.0))
+    server = Server(
+        ServerSettings(
+            state_dir,
+            listen="127.0.0.1:0",
+            metrics_listen="",
+            encoder="none",
+            grace_s=0.0,
+            predictor_threads=0,
+        )
+    )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="selector-private-service", daemon=True)
     thread.start()

@@ -32,6 +32,9 @@ from selector.mending import mend
 from selector.metric_families import RunMetrics
 from selector.metrics import Metrics, MetricsServer
 from selector.neighbours.search import check_device
+from selector.predictor.metrics import PredictorCollector
+from selector.predictor.predictor import LocalPredictor, Predictor
+from selector.predictor.process import ProcessPredictor
 from selector.quotas import Quotas
 from selector.replay.store import ReplayStore
 from selector.run_adapter import RunAdapter
@@ -92,7 +95,8 @@ class Server:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._blocking = ThreadPoolExecutor(settings.workers, thread_name_prefix="selector-work")
-        self._estimating = ThreadPoolExecutor(2, thread_name_prefix="selector-estimate")
+        threads = settings.predictor_threads
+        self._predictor: Predictor = ProcessPredictor(threads) if threads else LocalPredictor()
         # The encoder takes one call at a time anyway, and must not keep all workers busy.
         self._encoding = ThreadPoolExecutor(1, thread_name_prefix="selector-encode")
         self._tokens = Tokens(settings.tokens, settings.token_file, time.time)
@@ -171,7 +175,7 @@ class Server:
             adapters,
             settings.rewind_window_steps,
             settings.snapshot_groups,
-            self._estimating,
+            self._predictor,
             time.monotonic,
             time.time,
             _of_settings(Quotas, settings),
@@ -200,6 +204,8 @@ class Server:
                 _log.warning("%s: only runs whose prompts come with embeddings can use it", misfit)
         selector.embedder = Embedder(encoder, embeddings)
         self._metrics.registry.register(EmbedderCollector(selector.embedder))
+        if isinstance(self._predictor, ProcessPredictor):
+            self._metrics.registry.register(PredictorCollector(self._predictor))
         await self._lanes.off_loop(self._runs.open)
         await self._lanes.off_loop(lambda: mend(self._runs.all(), embeddings, selector.embedder))
         if settings.metrics_listen:
@@ -233,7 +239,8 @@ class Server:
             await self._server.stop(None)
         if self._metrics_server is not None:
             self._metrics_server.close()
-        for executor in (self._encoding, self._estimating, self._blocking):
+        await asyncio.to_thread(self._predictor.close)
+        for executor in (self._encoding, self._blocking):
             await asyncio.to_thread(executor.shutdown, wait=True, cancel_futures=executor is not self._blocking)
         self._stores.close()
 

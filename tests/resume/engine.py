@@ -7,7 +7,6 @@ answering anew; ``model`` says when that is called for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from selector.errors import ServiceError
 from selector.events import EventRow, decode
 from selector.explain import explain
 from selector.history import prompt_history
+from selector.predictor.predictor import LocalPredictor
 from selector.registration import prepare
 from selector.replay.group import CheckedGroup, validate_group
 from selector.replay.history import SampleEvent
@@ -57,7 +57,7 @@ class Engine:
         self.replay = ReplayStore(path / "replay", 1 << 30)
         embeddings = EmbeddingStore(path / "embeddings")
         self._embedder = Embedder(None, embeddings)
-        self._executor = ThreadPoolExecutor(1)
+        self._predictor = LocalPredictor()
         self._runs = Runs(
             store=self.store,
             replay=self.replay,
@@ -66,14 +66,14 @@ class Engine:
             adapters={},
             rewind_window_steps=_FOR_EVER,
             snapshot_groups=_FOR_EVER,
-            executor=self._executor,
+            predictor=self._predictor,
             monotonic=lambda: 0.0,
             now=lambda: 0.0,
         )
         self._made = 0
 
     def close(self) -> None:
-        self._executor.shutdown()
+        self._predictor.close()
         self.replay.close()
         self._database.close()
 

@@ -32,6 +32,8 @@ class InProcessService:
         chosen: dict[str, Any] = {"listen": "127.0.0.1:0", "metrics_listen": "", "encoder": "none", "grace_s": 1.0}
         # Hundreds of state directories would each take it.
         chosen["reserve_bytes"] = 0
+        # Starting a process takes a second.
+        chosen["predictor_threads"] = 0
         self._settings = ServerSettings(state_dir, **{**chosen, **settings})
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -57,7 +57,9 @@ def test_health_says_when_calls_are_answered(tmp_path: Path, monkeypatch: pytest
         open_runs(self)
 
     monkeypatch.setattr(Runs, "open", slow)
-    settings = ServerSettings(tmp_path, listen="127.0.0.1:0", metrics_listen="", encoder="none", grace_s=600.0)
+    settings = ServerSettings(
+        tmp_path, listen="127.0.0.1:0", metrics_listen="", encoder="none", grace_s=600.0, predictor_threads=0
+    )
 
     async def watch(address: str) -> AsyncIterator[tuple[int, grpc.aio.Channel]]:
         async with grpc.aio.insecure_channel(address) as channel:
