@@ -15,6 +15,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from selector.ahead import Ahead, basis, expected
 from selector.answered import AnsweredRequests
 from selector.batches import batch_of, new_selection, replay_share
 from selector.config import RunConfig
@@ -126,6 +127,7 @@ class Run:
         self.pool = Pool()
         self._twins = TwinIndex(config.twin_similarity)
         self.state = self._fresh_state()
+        self._ahead = Ahead()
         # Whether the log has been rewound, and the state not yet.
         self._behind = False
 
@@ -284,6 +286,8 @@ class Run:
             tx.set_prompt_status(self.row.id, fresh.tolist(), RETIRED)
             self.answered.remember(tx, key, result, None)
         self.pool.retire(fresh)
+        # No version tells of it.
+        self._ahead.forget()
         return result
 
     # --- selection ------------------------------------------------------------------------------------------------
@@ -301,13 +305,12 @@ class Run:
             if event.fingerprint != request.key.fingerprint:
                 raise selection_differs(request, event)
             return batch_of(self.pool, event, request.shard_index, request.shard_count)
-        excluded = self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
-        answer = self.estimate(request.step, budget_s)
-        replay_groups = replay_share(self.config, request)
-        # A batch is replayed in part or not at all: a share that the buffer cannot fill is rolled out fresh.
-        if replay_groups and self.replay.eligible_count(SampleRequest(request.step, replay_groups)) < replay_groups:
-            replay_groups = 0
-        event = new_selection(self.config, self.state, self.pool, request, excluded, answer, replay_groups)
+        replay_groups = self._replay_groups(request)
+        event = self._ahead.take(basis(self.state, self.pool, request, replay_groups), self.state, request.key)
+        if event is None:
+            excluded = self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
+            answer = self.estimate(request.step, budget_s)
+            event = new_selection(self.config, self.state, self.pool, request, excluded, answer, replay_groups)
         if not replay_groups and not self.pool.active().any():
             # Nothing could be handed out, so nothing is recorded: the step is free for when prompts are registered.
             return batch_of(self.pool, event, request.shard_index, request.shard_count)
@@ -323,8 +326,40 @@ class Run:
         self.answered.check(request.key)
         if self._selected(request) is not None:
             return None
+        if self._ahead.has(basis(self.state, self.pool, request, self._replay_groups(request))):
+            return None
         self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
         return self.estimate_awaits(request.step)
+
+    def look_ahead(self) -> Future[Estimate] | None:
+        """Choose the next step's batch, if it can be told what that is; see ``selector.ahead``.
+
+        Returns:
+            What has to be waited for first, before it is tried again; None = it is done, or there is nothing to do.
+        """
+        self.reconcile()
+        request = expected(self.config, self.state)
+        if request is None:
+            return None
+        replay_groups = self._replay_groups(request)
+        of = basis(self.state, self.pool, request, replay_groups)
+        if of is None or self._ahead.has(of):
+            return None
+        if (awaited := self.estimate_awaits(request.step)) is not None:
+            return awaited
+        answer = self.estimate(request.step, 0.0)
+        if not answer.degraded:
+            none = np.zeros(0, dtype=np.int64)
+            event = new_selection(self.config, self.state, self.pool, request, none, answer, replay_groups)
+            self._ahead.hold(of, event)
+        return None
+
+    def _replay_groups(self, request: SelectRequest) -> int:
+        """Groups that replay fills: its share of the batch, or none, if the buffer cannot fill all of that."""
+        share = replay_share(self.config, request)
+        if share and self.replay.eligible_count(SampleRequest(request.step, share)) < share:
+            return 0
+        return share
 
     def _selected(self, request: SelectRequest) -> SelectionEvent | None:
         row = self.store.find_selection(self.row.id, request.step, request.purpose, request.round)

@@ -68,6 +68,8 @@ class RunState:
         self.last_step = NEVER
         # Grows with every change that an estimate depends on.
         self.evidence_version = 0
+        # Grows with every event that a selection depends on, whatever estimates do; not part of what is stored.
+        self.choice_version = 0
         # What the estimator was told since somebody took it over from here; None = nobody follows it.
         self.changes: list[Change] | None = None
 
@@ -110,6 +112,8 @@ class RunState:
     def apply(self, event: Event) -> None:
         """Fold one event; events come in order of seq."""
         self.next_seq = event.seq + 1
+        if not isinstance(event, TrainingEvent):
+            self.choice_version += 1
         if isinstance(event, SelectionEvent):
             self._apply_selection(event)
         elif isinstance(event, ReportEvent):
@@ -167,6 +171,10 @@ class RunState:
     def cooling(self, step: int) -> np.ndarray:
         """(N,) bool: selected for training within the last cool_down_steps before ``step``."""
         return (self.last_selected != NEVER) & (step - self.last_selected <= self.config.cool_down_steps)
+
+    def is_reported(self, event: SelectionEvent) -> bool:
+        """Whether nothing of a selection is out any more."""
+        return bool((self.open.leased_at[event.prompt] == NEVER).all())
 
     def reference_due(self, step: int) -> bool:
         """Whether a dedicated reference pass is due before a training selection at ``step``."""

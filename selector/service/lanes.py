@@ -12,6 +12,7 @@ back meanwhile (``Later``).
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -25,6 +26,8 @@ import grpc
 
 from selector.errors import ServiceError
 from selector.v1.reasons import Reason
+
+_log = logging.getLogger("selector.service")
 
 _T = TypeVar("_T")
 
@@ -66,6 +69,8 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._alone = asyncio.Lock()
         self._looks: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        self._again: set[str] = set()
+        self._aside: dict[str, asyncio.Task[None]] = {}
         # An event lives as long as somebody waits for it.
         self._changes: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
@@ -119,6 +124,34 @@ class Lanes:
         except asyncio.CancelledError:
             gone.set()
             raise
+
+    def aside(self, lane: str, work: Callable[[], Future[Any] | None]) -> None:
+        """Do work that nobody waits for, as often as it gives something to wait for first; its errors are only logged.
+
+        Unlike ``Later``, the lane is free meanwhile. A lane has one such work at a time; what is to be done when there
+        is one already is done once more after it.
+        """
+        if lane in self._aside:
+            self._again.add(lane)
+            return
+
+        async def done() -> None:
+            again = True
+            try:
+                while again:
+                    self._again.discard(lane)
+                    while (awaited := await self.run(lane, work)) is not None:
+                        await _computed(awaited, None)
+                    again = lane in self._again
+            except (ServiceError, RuntimeError) as error:
+                # RuntimeError: the server has stopped.
+                _log.info("%s: %s", lane, error)
+            except Exception:
+                _log.exception("%s: work aside failed", lane)
+            finally:
+                del self._aside[lane]
+
+        self._aside[lane] = asyncio.ensure_future(done())
 
     def look(self, lane: str, kind: str, work: Callable[[], _T]) -> asyncio.Task[_T]:
         """Look at a run in its lane, together with everybody else who asks for the same kind of look meanwhile.

@@ -1,0 +1,97 @@
+"""The batch of the next step, chosen before anybody asks for it.
+
+Once everything of a step's batch has been reported, what the trainer asks for next is known but for surprises: the same
+number of prompts for the step after it. That batch is chosen then, and handed out if that is what is asked for and
+nothing it depends on has changed; otherwise it is chosen as if this had never been.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from selector.config import RunConfig
+from selector.events import TRAIN, SelectionEvent
+from selector.pool import Pool
+from selector.requests import RequestKey, SelectRequest
+from selector.state import RunState
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a batch depends on: two of the same basis are the same but for the request's own fingerprint."""
+
+    state: RunState
+    choice_version: int
+    evidence_version: int
+    signals_version: int
+    priors_version: int
+    pool_version: int
+    step: int
+    batch_size: int
+    replay_groups: int
+
+
+def basis(state: RunState, pool: Pool, request: SelectRequest, replay_groups: int) -> Basis | None:
+    """Of a request; None = it asks for more than a step's batch."""
+    if request.purpose != TRAIN or request.round or request.exclude_prompt_ids:
+        return None
+    return Basis(
+        state=state,
+        choice_version=state.choice_version,
+        evidence_version=state.evidence_version,
+        signals_version=state.signals_version,
+        priors_version=state.priors.version,
+        pool_version=pool.version,
+        step=request.step,
+        batch_size=request.batch_size,
+        replay_groups=replay_groups,
+    )
+
+
+def expected(config: RunConfig, state: RunState) -> SelectRequest | None:
+    """What is asked for next; None = nobody knows yet."""
+    latest = state.latest_selection
+    if latest is None or not state.is_reported(latest) or state.last_selection_step != latest.step:
+        return None
+    if state.reference_due(latest.step + 1):
+        # Its outcomes come first.
+        return None
+    return SelectRequest(
+        step=latest.step + 1,
+        round=0,
+        batch_size=latest.facts.batch_size,
+        purpose=TRAIN,
+        fresh_only=False,
+        exclude_prompt_ids=(),
+        shard_index=0,
+        shard_count=1,
+        key=RequestKey("", "SelectBatch", b""),
+    )
+
+
+class Ahead:
+    """The one batch that is held."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Basis, SelectionEvent] | None = None
+
+    def hold(self, of: Basis, event: SelectionEvent) -> None:
+        """Keep it instead of any other."""
+        self._held = (of, event)
+
+    def has(self, of: Basis | None) -> bool:
+        """Whether the batch of that basis is held."""
+        return of is not None and self._held is not None and self._held[0] == of
+
+    def take(self, of: Basis | None, state: RunState, key: RequestKey) -> SelectionEvent | None:
+        """The batch of that basis, as the answer to a request; None = it is not held."""
+        if not self.has(of):
+            return None
+        assert self._held is not None
+        event = self._held[1]
+        self._held = None
+        return replace(event, seq=state.next_seq, fingerprint=key.fingerprint)
+
+    def forget(self) -> None:
+        """Nothing is held."""
+        self._held = None
