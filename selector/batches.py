@@ -14,7 +14,8 @@ from selector.noise import noise_key, uniforms
 from selector.open_selections import NEVER
 from selector.pool import Pool
 from selector.requests import Batch, SelectRequest
-from selector.selection.choose import Candidates, Window, choose_reference, choose_train
+from selector.selection.choose import Window, choose_reference, choose_train
+from selector.selection.part import Candidates
 from selector.state import RunState
 
 # ShortfallReason of the protocol.

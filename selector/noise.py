@@ -31,7 +31,11 @@ def noise_key(seed: int, *parts: str | int) -> np.ndarray:
     return np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype="<u8").astype(np.uint64)
 
 
-def _raw(key: np.ndarray, start: int, count: int) -> np.ndarray:
+def raw(key: np.ndarray, start: int, count: int) -> np.ndarray:
+    """The generator's words at counters ``start .. start + count - 1``: (count,) uint64.
+
+    ``uniforms_of`` and ``gumbels_of`` make noise of them; both keep their order.
+    """
     generator = np.random.Philox(key=key)
     generator.advance(start // _WORDS)
     skip = start % _WORDS
@@ -44,7 +48,12 @@ def uniforms(key: np.ndarray, start: int, count: int) -> np.ndarray:
     Returns:
         (count,) float64, strictly inside (0, 1): 0 would make a Gumbel infinite.
     """
-    return ((_raw(key, start, count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return uniforms_of(raw(key, start, count))
+
+
+def uniforms_of(words: np.ndarray) -> np.ndarray:
+    """53-bit uniforms from words of ``raw``, as ``uniforms`` gives them."""
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def uniforms_at(key: np.ndarray, counters: np.ndarray) -> np.ndarray:
@@ -72,4 +81,9 @@ def uniforms_at(key: np.ndarray, counters: np.ndarray) -> np.ndarray:
 
 def gumbels(key: np.ndarray, start: int, count: int) -> np.ndarray:
     """Standard Gumbel noise at counters ``start .. start + count - 1``: (count,) float64."""
-    return -np.log(-np.log(uniforms(key, start, count)))
+    return gumbels_of(raw(key, start, count))
+
+
+def gumbels_of(words: np.ndarray) -> np.ndarray:
+    """Standard Gumbel noise from words of ``raw``, as ``gumbels`` gives it."""
+    return -np.log(-np.log(uniforms_of(words)))

@@ -112,6 +112,17 @@ class Estimate:
     basis: np.ndarray
     population: np.ndarray
 
+    def of(self, rows: np.ndarray | slice) -> Estimate:
+        """Of these prompts alone."""
+        return Estimate(
+            self.step,
+            self.difficulty[rows],
+            self.standard_error[rows],
+            self.own_weight[rows],
+            self.basis[rows],
+            self.population[rows],
+        )
+
     def beta(self) -> tuple[np.ndarray, np.ndarray]:
         """Parameters (a, b), each (N,), of the Beta distribution of the success rate with this mean and variance.
 

@@ -23,7 +23,8 @@ from selector.evaluation.figures import Measured
 from selector.noise import noise_key, uniforms
 from selector.open_selections import NEVER
 from selector.quality import BAND
-from selector.selection.choose import Candidates, choose_train, top
+from selector.selection.choose import choose_train
+from selector.selection.part import Candidates, top
 
 BATCHES = 8
 _ROUNDING = 1e-6

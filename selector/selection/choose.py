@@ -22,16 +22,20 @@ taken so far and may still take. It counts the pool that the window began with, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from selector.config import RunConfig
 from selector.difficulty.estimate import Estimate
-from selector.noise import gumbels, noise_key, uniforms
-from selector.selection.scores import log_weights
+from selector.noise import noise_key, uniforms, uniforms_at
+from selector.selection.part import Candidates, Part, PoolPart, Ranked, merged, top
 
 TARGETED, UNIFORM, REVIEW = 1, 2, 3
+
+# Uniform draws look at none.
+_NO_ESTIMATE = Estimate(-1, *(np.zeros(0),) * 5)
 
 
 @dataclass(frozen=True)
@@ -45,21 +49,6 @@ class Window:
 
     start: int
     batches_left: int
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """What can be chosen from: three (N,) columns of the pool.
-
-    Attributes:
-        eligible: active, not excluded, not leased, not yet chosen in this step.
-        cooling: chosen too recently, but allowed where nothing else is left.
-        last_selected: step of the latest training selection, -1 = never.
-    """
-
-    eligible: np.ndarray
-    cooling: np.ndarray
-    last_selected: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -77,26 +66,6 @@ class Choice:
     probability: np.ndarray
 
 
-def top(keys: np.ndarray, count: int) -> np.ndarray:
-    """Positions of the largest ``count`` keys, largest first, ties by position.
-
-    Args:
-        keys: (n,) float64.
-
-    Returns:
-        (min(count, n),) int64.
-    """
-    if count <= 0:
-        return np.zeros(0, dtype=np.int64)
-    if count >= len(keys):
-        return np.argsort(-keys, kind="stable")
-    threshold = np.partition(keys, len(keys) - count)[len(keys) - count]
-    above = np.flatnonzero(keys > threshold)
-    level = np.flatnonzero(keys == threshold)[: count - len(above)]
-    chosen = np.concatenate([above, level])
-    return chosen[np.lexsort((chosen, -keys[chosen]))]
-
-
 def choose_train(
     config: RunConfig,
     estimate: Estimate,
@@ -106,116 +75,108 @@ def choose_train(
     round_: int,
     window: Window | None,
 ) -> Choice:
-    """Choose prompts to roll out for training.
+    """Choose prompts to roll out for training from a pool in memory.
 
     Args:
         estimate: of the whole pool.
         count: prompts wanted (F); fewer come back only when fewer are eligible.
         window: set with DEDICATED references.
     """
-    size = len(candidates.eligible)
-    free = candidates.eligible.copy()
-    parts: list[Choice] = []
+    return choose_from(config, [PoolPart(config, estimate, candidates)], count, step, round_, window)
+
+
+def choose_from(
+    config: RunConfig, parts: Sequence[Part], count: int, step: int, round_: int, window: Window | None
+) -> Choice:
+    """The same from the parts of a pool, in order of the pool: the same prompts however it is cut.
+
+    Every stage has each part find its best, merges them, and tells all parts who was taken.
+    """
+    seed = config.seed
+    taken: list[Choice] = []
 
     def take(prompt: np.ndarray, arm: int, probability: np.ndarray) -> None:
-        free[prompt] = False
-        parts.append(Choice(prompt, np.full(len(prompt), arm, dtype=np.uint8), probability))
+        if not len(prompt):
+            return
+        taken.append(Choice(prompt, np.full(len(prompt), arm, dtype=np.uint8), probability))
+        for part in parts:
+            part.take(prompt)
 
     def left() -> int:
-        return count - sum(len(part.prompt) for part in parts)
+        return count - sum(len(each.prompt) for each in taken)
 
-    rounding = uniforms(noise_key(config.seed, "rounding", step, round_), 0, 2)
+    rounding = uniforms(noise_key(seed, "rounding", step, round_), 0, 2)
     if config.score == "UNIFORM" and config.cool_down_steps == 0:
         wanted = count
     else:
         wanted = int(config.reference.uniform_share * count + rounding[0])
-    allowed = free & ~candidates.cooling if config.strict_cool_down else free
-    drawn, chance = _draw_uniform(allowed, wanted, noise_key(config.seed, "uniform", step, round_))
+    drawn, chance = _uniform(parts, noise_key(seed, "uniform", step, round_), wanted)
     take(drawn, UNIFORM, chance)
 
+    review = noise_key(seed, "review", step, round_)
     if config.max_unselected_steps > 0:
-        age = step - candidates.last_selected
-        due = np.flatnonzero(free & ~candidates.cooling & (age > config.max_unselected_steps))
         limit = min(left(), int(config.review_fraction * count + rounding[1]))
-        oldest = due[_oldest_first(candidates.last_selected[due], due, step, round_, config.seed)][:limit]
+        oldest = merged([part.due(review, step, limit) for part in parts], limit).prompt
         take(oldest, REVIEW, np.ones(len(oldest)))
 
-    among = np.flatnonzero(free & ~candidates.cooling)
-    taken = 0 if window is None else int((candidates.last_selected >= window.start).sum())
-    take(*_targeted(config, estimate, among, left(), step, round_, window, taken, size))
+    take(*_targeted(config, parts, left(), step, round_, window))
 
     if left() > 0 and not config.strict_cool_down:
-        rest = np.flatnonzero(free & candidates.cooling)
-        oldest = rest[_oldest_first(candidates.last_selected[rest], rest, step, round_, config.seed)][: left()]
+        oldest = merged([part.cooled(review, left()) for part in parts], left()).prompt
         take(oldest, REVIEW, np.ones(len(oldest)))
 
-    return _shuffled(parts, noise_key(config.seed, "order", step, round_), size)
+    return _shuffled(taken, noise_key(seed, "order", step, round_))
 
 
 def choose_reference(config: RunConfig, eligible: np.ndarray, count: int, step: int, round_: int) -> Choice:
     """Choose reference prompts uniformly, without replacement."""
-    prompt, chance = _draw_uniform(eligible, count, noise_key(config.seed, "reference", step, round_))
+    nobody = np.zeros(len(eligible), dtype=bool)
+    part = PoolPart(config, _NO_ESTIMATE, Candidates(eligible, nobody, nobody))
+    prompt, chance = _uniform([part], noise_key(config.seed, "reference", step, round_), count)
     return Choice(prompt, np.full(len(prompt), UNIFORM, dtype=np.uint8), chance)
 
 
-def _draw_uniform(allowed: np.ndarray, count: int, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    among = np.flatnonzero(allowed)
-    if count <= 0 or not len(among):
-        return np.zeros(0, dtype=np.int64), np.zeros(0)
-    chosen = among[top(uniforms(key, 0, len(allowed))[among], count)]
-    return chosen, np.full(len(chosen), len(chosen) / len(among))
+def _uniform(parts: Sequence[Part], key: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    found = [part.uniform(key, count) for part in parts]
+    among = sum(size for _, size in found)
+    chosen = merged([ranked for ranked, _ in found], count).prompt
+    return chosen, np.full(len(chosen), len(chosen) / max(among, 1))
 
 
 def _targeted(
-    config: RunConfig,
-    estimate: Estimate,
-    among: np.ndarray,
-    count: int,
-    step: int,
-    round_: int,
-    window: Window | None,
-    taken: int,
-    size: int,
+    config: RunConfig, parts: Sequence[Part], count: int, step: int, round_: int, window: Window | None
 ) -> tuple[np.ndarray, int, np.ndarray]:
-    """``taken``: prompts chosen since the window began."""
-    draws = None
-    if config.score_evaluation == "THOMPSON":
-        draws = uniforms(noise_key(config.seed, "thompson", step, round_), 0, size)
-    weights = log_weights(config, estimate, draws)[among]
+    thompson = noise_key(config.seed, "thompson", step, round_)
     purpose: tuple[str | int, ...] = ("select", step, round_) if window is None else ("window", window.start)
-    keys = weights + gumbels(noise_key(config.seed, *purpose), 0, size)[among]
-
-    pool_count = count if window is None else count * window.batches_left
-    ranked = top(keys, min(pool_count, len(among)) + 1)
-    inside, outside = ranked[:pool_count], ranked[pool_count:]
-    if len(outside):
-        kappa = keys[outside[0]]
-        probability = -np.expm1(-np.exp(np.minimum(weights[inside] - kappa, 700.0)))
-    else:
-        probability = np.ones(len(inside))
-    reach = taken + len(inside)
-    if len(inside) > count:
-        cut = uniforms(noise_key(config.seed, "cut", step, round_), 0, size)[among[inside]]
-        kept = top(cut, count)
-        inside, probability = inside[kept], probability[kept]
-    if window is not None and reach:
-        probability = probability * (len(inside) / reach)
-    return among[inside], TARGETED, probability
+    key = noise_key(config.seed, *purpose)
+    pool_count = max(count, 0) if window is None else max(count, 0) * window.batches_left
+    # One more: the largest key that is left out.
+    ranked = merged([part.targeted(key, thompson, pool_count + 1) for part in parts], pool_count + 1)
+    inside, probability = ranked.prompt[:pool_count], _inclusion(ranked, pool_count)
+    if window is not None:
+        reach = len(inside) + sum(part.selected_since(window.start) for part in parts)
+        if len(inside) > count:
+            kept = top(uniforms_at(noise_key(config.seed, "cut", step, round_), inside), count)
+            inside, probability = inside[kept], probability[kept]
+        probability = probability * (len(inside) / max(reach, 1))
+    return inside, TARGETED, probability
 
 
-def _oldest_first(last_selected: np.ndarray, prompt: np.ndarray, step: int, round_: int, seed: int) -> np.ndarray:
-    """Order of prompts by how long ago they were selected; noise settles ties, so that no id is favoured."""
-    if not len(prompt):
-        return np.zeros(0, dtype=np.int64)
-    noise = uniforms(noise_key(seed, "review", step, round_), 0, int(prompt.max()) + 1)[prompt]
-    return np.lexsort((noise, last_selected))
+def _inclusion(ranked: Ranked, count: int) -> np.ndarray:
+    """(n,) probability of each of the best ``count``, given the largest key left out."""
+    if len(ranked.prompt) <= count or ranked.weight is None:
+        return np.ones(min(len(ranked.prompt), count))
+    kappa = ranked.keys[0][count]
+    return np.asarray(-np.expm1(-np.exp(np.minimum(ranked.weight[:count] - kappa, 700.0))))
 
 
-def _shuffled(parts: list[Choice], key: np.ndarray, size: int) -> Choice:
-    prompt = np.concatenate([part.prompt for part in parts])
-    order = top(uniforms(key, 0, size)[prompt], len(prompt)) if len(prompt) else np.zeros(0, dtype=np.int64)
+def _shuffled(taken: Sequence[Choice], key: np.ndarray) -> Choice:
+    if not taken:
+        return Choice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8), np.zeros(0))
+    prompt = np.concatenate([each.prompt for each in taken])
+    order = top(uniforms_at(key, prompt), len(prompt))
     return Choice(
         prompt[order],
-        np.concatenate([part.arm for part in parts])[order],
-        np.concatenate([part.probability for part in parts])[order],
+        np.concatenate([each.arm for each in taken])[order],
+        np.concatenate([each.probability for each in taken])[order],
     )

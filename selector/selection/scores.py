@@ -51,6 +51,15 @@ def log_weights(config: RunConfig, estimate: Estimate, uniforms: np.ndarray | No
     return np.log(np.maximum(value, _SMALLEST)) / config.score_temperature
 
 
+def largest_log_weight(config: RunConfig) -> float:
+    """What no prompt's log-weight exceeds, but for rounding: the score's maximum over all success rates."""
+    if config.score in ("UNIFORM", "NEAR_TARGET"):
+        return 0.0
+    # p (1 - p)^2 is largest at 1/3, 1 - p^G - (1 - p)^G at 1/2.
+    largest = 4.0 / 27.0 if config.score == "LEARNABLE" else 1.0 - 2.0 ** (1 - config.group_size)
+    return float(np.log(max(largest, _SMALLEST))) / config.score_temperature
+
+
 def expected_learnable(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """E[p (1 - p)^2] for p ~ Beta(a, b), from the Beta's rising-factorial moments."""
     total = a + b

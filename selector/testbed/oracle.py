@@ -12,7 +12,8 @@ import numpy as np
 
 from selector.config import PRESETS
 from selector.difficulty.estimate import Basis, Estimate
-from selector.selection.choose import Candidates, choose_train
+from selector.selection.choose import choose_train
+from selector.selection.part import Candidates
 
 # Nothing is unknown, but a posterior needs a width.
 _STANDARD_ERROR = 1e-4

@@ -17,7 +17,8 @@ from scipy import integrate, stats
 from clients import SelectorClient
 from selector.config import RunConfig, resolve
 from selector.difficulty.estimate import Estimate
-from selector.selection.choose import TARGETED, UNIFORM, Candidates, Choice, Window, choose_train
+from selector.selection.choose import TARGETED, UNIFORM, Choice, Window, choose_train
+from selector.selection.part import Candidates
 from tests.service.running import InProcessService
 from tests.service.trainer import prompts
 
