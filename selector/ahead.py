@@ -21,7 +21,7 @@ class Basis:
     """What a batch depends on: two of the same basis are the same but for the request's own fingerprint."""
 
     state: RunState
-    choice_version: int
+    events: int
     evidence_version: int
     signals_version: int
     priors_version: int
@@ -31,13 +31,17 @@ class Basis:
     replay_groups: int
 
 
-def basis(state: RunState, pool: Pool, request: SelectRequest, replay_groups: int) -> Basis | None:
-    """Of a request; None = it asks for more than a step's batch."""
+def basis(state: RunState, events: int, pool: Pool, request: SelectRequest, replay_groups: int) -> Basis | None:
+    """Of a request; None = it asks for more than a step's batch.
+
+    Args:
+        events: how many the state was told since it was made, but for what trainers tell of their updates.
+    """
     if request.purpose != TRAIN or request.round or request.exclude_prompt_ids:
         return None
     return Basis(
         state=state,
-        choice_version=state.choice_version,
+        events=events,
         evidence_version=state.evidence_version,
         signals_version=state.signals_version,
         priors_version=state.priors.version,

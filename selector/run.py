@@ -128,6 +128,8 @@ class Run:
         self._twins = TwinIndex(config.twin_similarity)
         self.state = self._fresh_state()
         self._ahead = Ahead()
+        # Events that the state was told, see ``selector.ahead``.
+        self._events = 0
         # Whether the log has been rewound, and the state not yet.
         self._behind = False
 
@@ -229,7 +231,7 @@ class Run:
         self.pool.put([record for _, record in placed])
         self.state.grow(len(self.pool))
         for event in events:
-            self.state.apply(event)
+            self._apply(event)
         return result
 
     def _with_twins(
@@ -271,7 +273,7 @@ class Run:
                 tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, result, request.step)
         if event is not None:
-            self.state.apply(event)
+            self._apply(event)
         return result
 
     def retire(self, prompt_ids: Sequence[str], key: RequestKey) -> RetireResult:
@@ -306,7 +308,9 @@ class Run:
                 raise selection_differs(request, event)
             return batch_of(self.pool, event, request.shard_index, request.shard_count)
         replay_groups = self._replay_groups(request)
-        event = self._ahead.take(basis(self.state, self.pool, request, replay_groups), self.state, request.key)
+        event = self._ahead.take(
+            basis(self.state, self._events, self.pool, request, replay_groups), self.state, request.key
+        )
         if event is None:
             excluded = self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
             answer = self.estimate(request.step, budget_s)
@@ -317,7 +321,7 @@ class Run:
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, None, request.step)
-        self.state.apply(event)
+        self._apply(event)
         return batch_of(self.pool, event, request.shard_index, request.shard_count)
 
     def select_awaits(self, request: SelectRequest) -> Future[Estimate] | None:
@@ -326,7 +330,7 @@ class Run:
         self.answered.check(request.key)
         if self._selected(request) is not None:
             return None
-        if self._ahead.has(basis(self.state, self.pool, request, self._replay_groups(request))):
+        if self._ahead.has(basis(self.state, self._events, self.pool, request, self._replay_groups(request))):
             return None
         self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
         return self.estimate_awaits(request.step)
@@ -342,7 +346,7 @@ class Run:
         if request is None:
             return None
         replay_groups = self._replay_groups(request)
-        of = basis(self.state, self.pool, request, replay_groups)
+        of = basis(self.state, self._events, self.pool, request, replay_groups)
         if of is None or self._ahead.has(of):
             return None
         if (awaited := self.estimate_awaits(request.step)) is not None:
@@ -406,7 +410,7 @@ class Run:
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, result, request.step)
-        self.state.apply(event)
+        self._apply(event)
         self._snapshots.consider(self.state, self.row.rewind_epoch, len(self.pool))
         return result
 
@@ -433,7 +437,7 @@ class Run:
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, TrainingResult(), request.step)
-        self.state.apply(event)
+        self._apply(event)
         return TrainingResult()
 
     # --- going back -----------------------------------------------------------------------------------------------
@@ -500,6 +504,10 @@ class Run:
         version = (content.version << 32) + self.state.signals_version + self.state.priors.version
         features = dataclasses.replace(content, version=version, signals=dict(self.state.signals))
         return self.state.priors.over(features)
+
+    def _apply(self, event: Event) -> None:
+        self.state.apply(event)
+        self._events += not isinstance(event, TrainingEvent)
 
     def _fresh_state(self) -> RunState:
         return RunState(self.config, estimator_of(self.config, self.adapter.adapter, self._neighbours_device))

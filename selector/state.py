@@ -68,8 +68,6 @@ class RunState:
         self.last_step = NEVER
         # Grows with every change that an estimate depends on.
         self.evidence_version = 0
-        # Grows with every event that a selection depends on, whatever estimates do; not part of what is stored.
-        self.choice_version = 0
         # What the estimator was told since somebody took it over from here; None = nobody follows it.
         self.changes: list[Change] | None = None
 
@@ -112,8 +110,6 @@ class RunState:
     def apply(self, event: Event) -> None:
         """Fold one event; events come in order of seq."""
         self.next_seq = event.seq + 1
-        if not isinstance(event, TrainingEvent):
-            self.choice_version += 1
         if isinstance(event, SelectionEvent):
             self._apply_selection(event)
         elif isinstance(event, ReportEvent):

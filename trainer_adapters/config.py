@@ -10,6 +10,7 @@ from typing import Any
 
 from clients import RetryPolicy, SelectorClient
 from clients.names import did_you_mean
+from selector.v1 import run_pb2
 from trainer_adapters.checks import AdapterError, agreed
 
 # One caller per training may ask often; longer pauses would not see a service come back before a probe is over.
@@ -106,7 +107,7 @@ class CurriculumConfig:
         for name in settings:
             if name not in known:
                 raise AdapterError(
-                    f"curriculum.{name}: no such setting{did_you_mean(str(name), known)}; known: {', '.join(known)}"
+                    f"curriculum.{name}: no such setting{_hint(str(name), known)}; known: {', '.join(known)}"
                 )
         for name in ("target", "run_id"):
             if not settings.get(name):
@@ -135,8 +136,27 @@ class CurriculumConfig:
         Raises:
             AdapterError: the config states something else.
         """
+        if group_size < 2:
+            raise AdapterError(
+                f"group size: expected at least 2 rollouts per prompt, got {group_size}: a group of one has no "
+                "advantage within the group, and tells nothing"
+            )
         stated = self.run.get("sampling") or {}
         if not isinstance(stated, Mapping):
             raise AdapterError(f"curriculum.run.sampling: expected a mapping, got {stated!r}")
         run = agreed(self.run, {"group_size": group_size}, "curriculum.run")
         return {"seed": seed, **run, "sampling": agreed(stated, sampling, "curriculum.run.sampling")}
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """What may have been meant by a name that is none of the settings."""
+    path = _path_in_run(name, run_pb2.RunConfig.DESCRIPTOR)
+    return f" (it belongs into {path})" if path else did_you_mean(name, list(known))
+
+
+def _path_in_run(name: str, message: Any, prefix: str = "run") -> str:
+    """Where the run's config has a field of that name; empty = nowhere."""
+    if name in message.fields_by_name:
+        return f"{prefix}.{name}"
+    inner = (field for field in message.fields if field.message_type is not None)
+    return next(filter(None, (_path_in_run(name, each.message_type, f"{prefix}.{each.name}") for each in inner)), "")

@@ -21,6 +21,8 @@ from trainer_adapters.prompt_pool import PromptPool
 
 # Statuses of rollouts whose reward says nothing.
 _UNSCORED = {"ABORTED", "UNSCORABLE"}
+# Longer than a buffer takes to fill.
+_LONG_WITHOUT_REPLAY = 20
 _COUNTED = (
     "uniform_selections",
     "filled_prompts",
@@ -88,6 +90,10 @@ class Curriculum:
         self._seed = int(self._run.get("seed") or 0)
         self._connection = Connection(config, client)
         self._counts = dict.fromkeys(_COUNTED, 0)
+        # Whether ``create`` made the run; None = it was not called yet.
+        self._created: bool | None = None
+        self._replays = False
+        self._fresh_steps = 0
 
     @property
     def _client(self) -> SelectorClient:
@@ -95,16 +101,19 @@ class Curriculum:
 
     # A training's start and end
 
-    def start(self, step: int) -> RunInfo:
+    def start(self, step: int, check: Callable[[RunInfo], object] = lambda run: None) -> RunInfo:
         """Makes the run what a training that begins at ``step`` needs.
+
+        Args:
+            check: raises when the trainer's settings do not go with the run's; a run that was made for this training
+                is deleted then, so that its id can be used again.
 
         Raises:
             SelectorError: the service cannot be reached, or refuses the config or a prompt.
             AdapterError: the run has prompts that this training has not.
         """
         patience = self.config.start_timeout_s
-        self._client.wait_ready()
-        created = self._client.create_run(self._run).created
+        created = self.create(check)
         before = 0 if created else self._check_strangers()
         domains = None if self.pool.domains is None else list(self.pool.domains)
         registered = self._client.register_prompts(
@@ -125,6 +134,25 @@ class Curriculum:
                 step,
             )
         return self._client.get_run()
+
+    def create(self, check: Callable[[RunInfo], object]) -> bool:
+        """The first part of ``start``, for trainers that should hear early of settings that do not go together.
+
+        Returns:
+            Whether the run is new.
+        """
+        if self._created is None:
+            self._client.wait_ready()
+            made = self._client.create_run(self._run)
+            try:
+                check(made.run)
+            except AdapterError:
+                if made.created:
+                    self._client.delete_run()
+                raise
+            self._created = made.created
+            self._replays = self.config.replay and made.run.config.replay.fresh_fraction < 1
+        return self._created
 
     def _check_strangers(self) -> int:
         """Before anything is added to a run that turns out to be another training's; how many prompts it has."""
@@ -218,8 +246,19 @@ class Curriculum:
 
     def replay(self, step: int, count: int) -> list[RolloutGroup]:
         """Up to ``count`` stored groups; none while the service is away."""
-        if count <= 0 or not self.config.replay:
+        if not self.config.replay:
             return []
+        if count <= 0:
+            self._fresh_steps += self._replays
+            if self._fresh_steps == _LONG_WITHOUT_REPLAY:
+                LOGGER.warning(
+                    "run %s: nothing has been replayed for %d steps: the buffer holds too few groups for a batch's "
+                    "share; only informative groups are kept, the newest of each prompt",
+                    self.config.run_id,
+                    _LONG_WITHOUT_REPLAY,
+                )
+            return []
+        self._fresh_steps = 0
         if not self._connection.away:
             sample = self._connection.attempt("sample_rollouts", lambda: self._client.sample_rollouts(step, count))
             if sample is not None:

@@ -8,7 +8,9 @@ import sys
 def main() -> None:
     """Run the command; says what to install when only the light client is there."""
     try:
+        # A trainer's environment may well have click.
         import click  # noqa: F401
+        import grpc_health  # noqa: F401
     except ModuleNotFoundError:
         sys.stderr.write(
             "selector: the command needs the server's packages; install them with\n"

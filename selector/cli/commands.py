@@ -9,7 +9,7 @@ from selector.cli.backup import backup, restore
 from selector.cli.demo import demo
 from selector.cli.evaluate import evaluate
 from selector.cli.import_prior import import_prior
-from selector.cli.inspection import explain, export, runs, show
+from selector.cli.inspection import delete, explain, export, runs, show
 from selector.cli.serve import health, serve
 from selector.cli.train_adapter import train_adapter
 from selector.cli.verify import verify
@@ -28,6 +28,7 @@ for command in (
     show,
     explain,
     export,
+    delete,
     import_prior,
     backup,
     restore,

@@ -1,4 +1,4 @@
-"""``selector runs``, ``show``, ``explain`` and ``export``: looking at runs."""
+"""``selector runs``, ``show``, ``explain``, ``export`` and ``delete``: looking at runs, and ending them."""
 
 from __future__ import annotations
 
@@ -84,6 +84,21 @@ def show(run_id: str, target: str, state_dir: Path | None, token: str | None, js
     _echo_quality(quality)
     click.echo("\nconfiguration in effect")
     click.echo(facts(list(_flat(run.config))))
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@target_options
+def delete(run_id: str, yes: bool, target: str, state_dir: Path | None, token: str | None) -> None:
+    """Delete a run with all that it holds; its id can be used again."""
+    with connected(run_id, target, state_dir, token) as client:
+        run = client.get_run()
+        if not yes:
+            held = f"{run.outcome_groups} outcome groups and {run.replay_groups} replay groups"
+            click.confirm(f"Delete run {run_id} with {held}?", abort=True)
+        client.delete_run()
+    click.echo(f"deleted run {run_id}")
 
 
 def _twins(count: int) -> str | None:

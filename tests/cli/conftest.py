@@ -25,8 +25,8 @@ STEPS = 4
 def invoke() -> Invoke:
     """``invoke("runs", "--target", …, env={…})`` in this process; a traceback is a failure of the test."""
 
-    def call(*arguments: object, env: dict[str, str] | None = None) -> Result:
-        result = CliRunner().invoke(cli, [str(a) for a in arguments], env=env, prog_name="selector")
+    def call(*arguments: object, env: dict[str, str] | None = None, input: str | None = None) -> Result:
+        result = CliRunner().invoke(cli, [str(a) for a in arguments], input=input, env=env, prog_name="selector")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

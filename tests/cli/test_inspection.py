@@ -293,6 +293,21 @@ def test_usage_errors(invoke: Invoke, arguments: tuple[str, ...]) -> None:
     assert "Usage: selector" in result.stderr
 
 
+def test_delete_asks_and_then_the_run_is_gone(invoke: Invoke, tmp_path: Path) -> None:
+    service = InProcessService(tmp_path / "state")
+    try:
+        service.client("old").create_run({"group_size": 4})
+        kept = invoke("delete", "old", "--target", service.address, input="n\n")
+        assert kept.exit_code == 1 and "Delete run old with 0 outcome groups and 0 replay groups?" in kept.output
+        assert invoke("delete", "old", "--yes", "--target", service.address).stdout == "deleted run old\n"
+        gone = invoke("delete", "old", "--yes", "--target", service.address)
+        assert gone.exit_code == 1 and "RUN_NOT_FOUND" in gone.stderr
+        # Its id is free, also for another config.
+        service.client("old").create_run({"group_size": 8})
+    finally:
+        service.close()
+
+
 def test_tables_align_numbers_to_the_right() -> None:
     printed = table(("name", "count", "share", "known"), [("a", 5, 0.25, True), ("longer", 1234, None, False)])
     assert printed.splitlines() == [

@@ -18,6 +18,7 @@ from clients import (
     NotFound,
     ResourceExhausted,
     RolloutGroup,
+    RunInfo,
     SelectorClient,
     SelectorError,
 )
@@ -49,7 +50,7 @@ def curriculum(service: InProcessService, pool: PromptPool = POOL, **changes: An
     return Curriculum(config, pool, config.run_config(4, 3, SAMPLING))
 
 
-def group(prompt_id: str, step: int) -> RolloutGroup:
+def group(prompt_id: str, step: int, outcomes: list[float] | None = None) -> RolloutGroup:
     return RolloutGroup.from_arrays(
         prompt_id=prompt_id,
         policy_version=step,
@@ -57,7 +58,7 @@ def group(prompt_id: str, step: int) -> RolloutGroup:
         response_token_ids=[[3, 4]] * 4,
         behavior_log_probs=[[-0.5, -0.25]] * 4,
         rewards=[0.0, 1.0, 1.0, 0.0],
-        outcomes=[0.0, 1.0, 1.0, 0.0],
+        outcomes=[0.0, 1.0, 1.0, 0.0] if outcomes is None else outcomes,
         sampling=SAMPLING,
     )
 
@@ -81,6 +82,34 @@ def test_a_training_selects_reports_and_replays(service: InProcessService) -> No
     assert (run.last_step, run.selections) == (3, 4)
     assert run.outcome_groups == sum(len(prompts) for prompts, _ in steps)
     assert made.figures() == {**dict.fromkeys(made.figures(), 0.0), "available": 1.0}
+
+
+def test_a_run_that_was_made_for_a_training_that_is_refused_is_gone_again(service: InProcessService) -> None:
+    def refuse(run: RunInfo) -> None:
+        raise AdapterError("no")
+
+    with pytest.raises(AdapterError):
+        curriculum(service).start(0, refuse)
+    with pytest.raises(NotFound):
+        service.client("run").get_run()
+    # One that was there before stays.
+    curriculum(service).start(0)
+    with pytest.raises(AdapterError):
+        curriculum(service).start(0, refuse)
+    assert service.client("run").get_run().pool.active == len(POOL)
+
+
+def test_a_training_that_never_replays_is_told_once(
+    service: InProcessService, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = curriculum(service)
+    made.start(0)
+    for step in range(45):
+        # Without a difference between its outcomes no group is kept.
+        plan = made.plan(step, 2)
+        made.deliver(step, [group(each, step, outcomes=[0.0] * 4) for each in plan.prompt_ids])
+    said = [each.getMessage() for each in caplog.records if "nothing has been replayed" in each.getMessage()]
+    assert len(said) == 1 and "for 20 steps" in said[0]
 
 
 def test_training_starts_over_or_goes_on_as_if_it_had_not_stopped(service: InProcessService) -> None:

@@ -25,6 +25,7 @@ GIVEN: dict[str, Any] = {"target": "127.0.0.1:50051", "run_id": "run"}
         ({"run_id": "run"}, "curriculum.target: is missing"),
         ({"target": "x:1", "run_id": ""}, "curriculum.run_id: is missing"),
         ({**GIVEN, "taget": "x:1"}, "curriculum.taget: no such setting (did you mean 'target'?)"),
+        ({**GIVEN, "fresh_fraction": 0.5}, "curriculum.fresh_fraction: no such setting (it belongs into run.replay"),
         ({**GIVEN, "on_failure": "ignore"}, "curriculum.on_failure: expected 'open' or 'closed', got 'ignore'"),
         ({**GIVEN, "run": "group_size=8"}, "curriculum.run: expected a mapping of RunConfig's fields"),
         ({**GIVEN, "replay": "false"}, "curriculum.replay: expected true or false, got 'false'"),
@@ -67,6 +68,8 @@ def test_the_run_says_what_the_trainer_does() -> None:
         config.run_config(8, 7, {"temperature": 0.6})
     with pytest.raises(AdapterError, match=r"curriculum.run.sampling: expected a mapping"):
         CurriculumConfig(**GIVEN, run={"sampling": 1.0}).run_config(8, 7, {})
+    with pytest.raises(AdapterError, match="at least 2 rollouts per prompt, got 1"):
+        config.run_config(1, 7, {})
 
 
 @pytest.mark.parametrize(

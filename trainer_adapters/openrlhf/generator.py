@@ -12,10 +12,10 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
-from clients import RolloutGroup
+from clients import RolloutGroup, RunInfo
 from trainer_adapters.checks import AdapterError, expect
 from trainer_adapters.config import CurriculumConfig
-from trainer_adapters.curriculum import LOGGER, Curriculum, check_replay_capacity
+from trainer_adapters.curriculum import Curriculum, check_replay_capacity
 from trainer_adapters.openrlhf.rows import REPLAYED, STEP, check_log_probs, check_reward, experience, statuses, stored
 from trainer_adapters.openrlhf.start import check_batches, check_loss, sampling_settings
 from trainer_adapters.prompt_pool import PromptPool
@@ -63,14 +63,9 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         pool = PromptPool.from_texts(dataset.prompts, tuple(map(str, dataset.datasources)))
         self._rows = dict(zip(pool.prompt_ids, zip(dataset.prompts, dataset.labels, strict=True), strict=True))
         run = curriculum.run_config(self._group_size, self.args.train.seed, self._sampling)
-        client = curriculum.client()
+        self._curriculum = Curriculum(curriculum, pool, run)
         # The first batch is asked for after the models have been loaded; what is wrong with the run is told before.
-        client.wait_ready()
-        created = client.create_run(run)
-        if curriculum.replay:
-            check_replay_capacity(created.run, self._batch)
-        self._created = created.created
-        self._curriculum = Curriculum(curriculum, pool, run, client)
+        self._curriculum.create(self._check_run)
         self._episode_steps = -(-len(pool) // self._batch)
         self._step = 0
         self._begun = self._reference_due = self._episode_ended = False
@@ -91,10 +86,6 @@ class CurriculumSamplesGenerator(SamplesGenerator):
         """
         self._check_call(generate_kwargs)
         if not self._begun:
-            if self._created and self._step > 0:
-                LOGGER.warning(
-                    "run %s is new, although the training goes on at step %d", self._config.run_id, self._step
-                )
             self._reference_due = self._curriculum.start(self._step).reference_due
             self._begun = True
         step = self._step
@@ -211,6 +202,10 @@ class CurriculumSamplesGenerator(SamplesGenerator):
             for name, value in {REPLAYED: is_replayed, "curriculum/fresh_reward": reward, **shared}.items():
                 row.info[name] = torch.tensor([value])
         return [row for row, *_ in rows]
+
+    def _check_run(self, run: RunInfo) -> None:
+        if self._config.replay:
+            check_replay_capacity(run, self._batch)
 
     def _check_call(self, generate_kwargs: Mapping[str, Any]) -> None:
         """What the trainer generates with is what it said at the start."""

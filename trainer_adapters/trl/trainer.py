@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from clients import RolloutGroup
+from clients import RolloutGroup, RunInfo
 from trainer_adapters.checks import AdapterError, accepts, supported_version
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum, check_replay_capacity
@@ -101,8 +101,9 @@ class CurriculumMixin(_Trainer):
     def begin_curriculum(self, step: int) -> None:
         """Makes the run what a training that begins at ``step`` needs."""
         self._curriculum = Curriculum(self._config, self._pool, self._run)
-        run = on_main(self._curriculum.start, step)
-        self._reference_due = run.reference_due
+        self._reference_due = on_main(self._curriculum.start, step, self._check_run).reference_due
+
+    def _check_run(self, run: RunInfo) -> None:
         if self._config.replay:
             check_replay_share(self, run.config.replay.fresh_fraction)
             check_replay_capacity(run, self.args.generation_batch_size // self.num_generations)

@@ -94,9 +94,16 @@ class CurriculumDataset(RLHFDataset):
         return {"run_id": self._training.config.run_id, "step": self._training.step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ``AdapterError`` when the checkpoint is of another run or step than the one resumed."""
-        expect("data.curriculum.run_id", self._training.config.run_id, state.get("run_id"), "the checkpoint is of it")
+        """Raises ``AdapterError`` when the checkpoint is of another step than the one resumed."""
         expect("data.pt: step", state.get("step"), self._training.step, "the checkpoint's folder says so")
+        own, other = self._training.config.run_id, state.get("run_id")
+        if own != other:
+            LOGGER.warning(
+                "run %s: the checkpoint of step %d is of run %s, whose outcomes and rollouts this one has not",
+                own,
+                self._training.step,
+                other,
+            )
 
 
 class ServiceReplayBuffer(ReplayBuffer):

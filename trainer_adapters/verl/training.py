@@ -84,19 +84,23 @@ class Training:
             AdapterError: the run and verl's configuration do not go together.
             SelectorError: the service cannot be reached, or refuses.
         """
-        group_size, fresh = int(self._verl.actor_rollout_ref.rollout.n), int(self._verl.data.train_batch_size)
+        group_size = int(self._verl.actor_rollout_ref.rollout.n)
         curriculum = Curriculum(self.config, pool, self.config.run_config(group_size, self._seed, self.sampling))
-        run = curriculum.start(self.step)
-        share = run.config.replay.fresh_fraction if self.config.replay else 1.0
-        # The largest batch of which the service leaves ``fresh`` to generate. 1e-9: 7 / 0.07 is a hair below 100.
-        self.groups = int(fresh / share + 1e-9)
-        check_length(self._verl, len(pool), self.groups)
-        if self.config.replay:
-            check_replay_capacity(run, self.groups)
-        self.references_per_pass = self._reference_pass(run, len(pool))
+        curriculum.start(self.step, lambda run: self._fit(run, len(pool)))
         self.dataset, self._curriculum = dataset, curriculum
         # verl says nothing at the end of a training, when an outage may have left something to send.
         atexit.register(curriculum.close)
+
+    def _fit(self, run: RunInfo, prompts: int) -> None:
+        """Sizes that follow from the run's config, which verl's must go with."""
+        fresh = int(self._verl.data.train_batch_size)
+        share = run.config.replay.fresh_fraction if self.config.replay else 1.0
+        # The largest batch of which the service leaves ``fresh`` to generate. 1e-9: 7 / 0.07 is a hair below 100.
+        self.groups = int(fresh / share + 1e-9)
+        check_length(self._verl, prompts, self.groups)
+        if self.config.replay:
+            check_replay_capacity(run, self.groups)
+        self.references_per_pass = self._reference_pass(run, prompts)
 
     def _reference_pass(self, run: RunInfo, prompts: int) -> int:
         reference = run.config.reference

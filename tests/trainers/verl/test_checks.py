@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.config import validate_config
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from clients import AlreadyExists, DeadlineExceeded, RolloutGroup, Unavailable
+from clients import AlreadyExists, DeadlineExceeded, NotFound, RolloutGroup, Unavailable
 from tests.trainers.service import Service
 from tests.trainers.verl.tiny import GROUP_SIZE, PROMPTS, Trainer, client, config, data_files, documented, trainer
 from trainer_adapters.checks import AdapterError
@@ -214,12 +214,30 @@ def test_prompts_of_another_data_set_are_refused(shared: Service, run_id: str, t
         trainer(config(fewer, shared.target, run_id, data=data_files(fewer, 8)))
 
 
-def test_a_checkpoint_of_another_run_is_refused(shared: Service, run_id: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_taken_and_told(
+    shared: Service, run_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = ["trainer.total_training_steps=2", "trainer.save_freq=2"]
-    trainer(config(tmp_path, shared.target, "first", *options)).train()
-    made = trainer(config(tmp_path, shared.target, "second", *options, "trainer.total_training_steps=4"))
-    with pytest.raises(AdapterError, match=r"data.curriculum.run_id: expected 'first', got 'second'"):
-        made.train()
+    trainer(config(tmp_path, shared.target, f"{run_id}-first", *options)).train()
+    trainer(config(tmp_path, shared.target, run_id, *options, "trainer.total_training_steps=4")).train()
+    said = [each.getMessage() for each in caplog.records]
+    assert any(f"the checkpoint of step 2 is of run {run_id}-first" in each for each in said)
+    assert any(f"run {run_id} is new, although the training goes on at step 2" in each for each in said)
+    with client(shared.target, run_id) as looked:
+        assert {row.record.step for row in looked.export("outcomes")} == {2, 3}
+
+
+def test_a_run_of_a_refused_start_is_not_left_behind(shared: Service, run_id: str, tmp_path: Path) -> None:
+    wanted = ["data.curriculum.run.replay.fresh_fraction=0.05"]
+    with pytest.raises(AdapterError, match=r"data.train_files: expected at least the .* prompts of a batch"):
+        trainer(config(tmp_path, shared.target, run_id, *wanted))
+    with client(shared.target, run_id) as looked, pytest.raises(NotFound):
+        looked.get_run()
+
+
+def test_groups_of_one_rollout_are_refused(shared: Service, run_id: str, tmp_path: Path) -> None:
+    with pytest.raises(AdapterError, match="at least 2 rollouts per prompt, got 1"):
+        trainer(config(tmp_path, shared.target, run_id, "actor_rollout_ref.rollout.n=1"))
 
 
 # Rows of the queue
