@@ -27,7 +27,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,7 +128,7 @@ def registration(texts: Sequence[str], prompts: int, similarity: float) -> list[
                 placed = records[start : min(start + size, prompts)]
                 groups, taken = _timed(partial(index.groups, pool, placed, vectors.__getitem__))
                 seconds += taken
-                pool.put([replace(r, twin_group=group) for (_, r), group in zip(placed, groups, strict=True)])
+                pool.put([r._replace(twin_group=group) for (_, r), group in zip(placed, groups, strict=True)])
             restarted = TwinIndex(similarity)
             again, more = (
                 _timed(partial(restarted.groups, pool, placed, vectors.__getitem__))[1]

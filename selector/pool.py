@@ -9,7 +9,7 @@ What happened to prompts at steps (selections, leases, outcomes) is not here but
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,8 @@ from selector.neighbours.groups import first_members
 ACTIVE, RETIRED, INELIGIBLE = 1, 2, 3
 
 
-@dataclass(frozen=True)
-class PromptRecord:
-    """One prompt as registered.
+class PromptRecord(NamedTuple):
+    """One prompt as registered; a tuple, since there are millions of them.
 
     Attributes:
         content_hash: (32 bytes) of everything that makes two registrations the same.

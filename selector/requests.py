@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +28,8 @@ class RequestKey:
     fingerprint: bytes
 
 
-@dataclass(frozen=True)
-class PromptSpec:
-    """A prompt to register.
+class PromptSpec(NamedTuple):
+    """A prompt to register; a tuple, since there are millions of them.
 
     Attributes:
         embedding: (w,) float32, None = to be embedded by the service, if it can.

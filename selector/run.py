@@ -199,7 +199,7 @@ class Run:
                 unchanged += 1
                 # Where there was none, or a damaged one that could not be repaired in its place.
                 if record.embedding_row >= 0 and self.pool.embedding_row[at] != record.embedding_row:
-                    refreshed.append((at, dataclasses.replace(record, status=int(self.pool.status[at]))))
+                    refreshed.append((at, record._replace(status=int(self.pool.status[at]))))
         if changed and not replace:
             raise content_differs([record.prompt_id for _, record in changed])
         placed = [*((len(self.pool) + i, r) for i, r in enumerate(new)), *changed, *refreshed]
@@ -241,7 +241,7 @@ class Run:
         gather = (lambda rows: self._gather(space, width, rows)) if space else None
         groups = self._twins.groups(self.pool, placed, gather)
         return [
-            (at, record if group == 0 else dataclasses.replace(record, twin_group=group))
+            (at, record if group == 0 else record._replace(twin_group=group))
             for (at, record), group in zip(placed, groups, strict=True)
         ]
 

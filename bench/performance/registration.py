@@ -56,7 +56,7 @@ class Cost:
         memory: bytes that the service had grown by afterwards, ``most_memory`` at its most meanwhile.
         kept_memory: bytes by which a service is larger that has started with them.
         disk: bytes that the state directory has grown by.
-        start_s, start_cpu_s: seconds of a start with them after the imports, and CPU seconds of it all, imports included.
+        start_s, start_cpu_s: seconds of a start with them after the imports; CPU seconds of it all, imports included.
     """
 
     prompts: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -75,8 +74,7 @@ _RUN_COLUMNS = [tables.runs.c[name] for name in (*RunRow.__dataclass_fields__, "
 _EVENT_COLUMNS = [tables.events.c[name] for name in (*EventRow.__dataclass_fields__, "checksum")]
 _REQUEST_COLUMNS = [tables.requests.c[name] for name in (*AnsweredRequest.__dataclass_fields__, "checksum")]
 
-_PROMPT_FIELDS = tuple(PromptRecord.__dataclass_fields__)
-_prompt_values = attrgetter(*_PROMPT_FIELDS)
+_PROMPT_FIELDS = PromptRecord._fields
 _PRIOR_RATE = _PROMPT_FIELDS.index("prior_rate")
 
 # As text, since SQLAlchemy takes several times as long to prepare the values of a row as SQLite to insert it.
@@ -128,7 +126,7 @@ class Transaction:
         # SQLite stores NaN as NULL, which is how "no prior" is read back.
         for start in range(0, len(records), _PROMPTS_PER_INSERT):
             rows = [
-                (run, idx, *_prompt_values(r), prompt_checksum(idx, r))
+                (run, idx, *r, prompt_checksum(idx, r))
                 for idx, r in records[start : start + _PROMPTS_PER_INSERT]
             ]
             self._connection.exec_driver_sql(_PUT_PROMPT, rows)
@@ -355,7 +353,7 @@ def _event_row(row: Sequence[Any]) -> EventRow:
 def _prompt_record(idx: int, row: Sequence[Any], checksum: int | None) -> PromptRecord:
     values = list(row)
     values[_PRIOR_RATE] = np.nan if values[_PRIOR_RATE] is None else values[_PRIOR_RATE]
-    record = PromptRecord(*values)
+    record = PromptRecord._make(values)
     what = f"prompt {record.prompt_id!r}"
     try:
         check_row(checksum, prompt_checksum(idx, record), what)

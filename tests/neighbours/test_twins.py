@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def _record(at: int, text: str, row: int, version: int = 0) -> PromptRecord:
 
 def _put(pool: Pool, index: TwinIndex, placed: Sequence[tuple[int, PromptRecord]], vectors: np.ndarray) -> list[int]:
     groups = index.groups(pool, placed, lambda rows: vectors[rows])
-    pool.put([replace(record, twin_group=group) for (_, record), group in zip(placed, groups, strict=True)])
+    pool.put([record._replace(twin_group=group) for (_, record), group in zip(placed, groups, strict=True)])
     return groups
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +148,7 @@ def test_prompts_come_back_as_they_were_put(database: Database, monkeypatch: pyt
         tx.put_prompts(run, [])
         tx.put_prompts(run, list(enumerate(records)))
         tx.put_prompts(other, [(0, record(0))])
-    changed = replace(records[4], text="other", prior_rate=np.nan, status=3, status_reason="too long")
+    changed = records[4]._replace(text="other", prior_rate=np.nan, status=3, status_reason="too long")
     with store.transaction() as tx:
         tx.put_prompts(run, [(4, changed), (10, record(10))])
     # repr: NaN is not equal to itself.
