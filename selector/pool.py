@@ -76,26 +76,13 @@ class Pool:
         if not records:
             return
         known = [r for r in records if r.prompt_id in self.index]
-        new = [r for r in records if r.prompt_id not in self.index]
-        self._grow(new)
-        surface = surface_features([r.text or None for r in [*new, *known]])
-        for record, row in zip([*new, *known], surface, strict=True):
-            at = self.index[record.prompt_id]
-            self.content_bytes += content_bytes(record) - self._content_bytes_at(at)
-            # Registrations look prompts up from other threads: none has this content until all of it is in place.
-            self.content_hashes[at] = b""
-            self.texts[at] = record.text
-            self.domain_names[at] = record.domain
-            self.status[at] = record.status
-            self.status_reasons[at] = record.status_reason
-            self.embedding_row[at] = record.embedding_row
-            self.token_count[at] = record.token_count
-            self.twin_group[at] = record.twin_group
-            self._prior_rate[at] = record.prior_rate
-            self._prior_trials[at] = record.prior_trials
-            self._surface[at] = row
-            self.content_hashes[at] = record.content_hash
-        self._touch()
+        new = [r for r in records if r.prompt_id not in self.index] if known else records
+        self._add(new)
+        self._replace(known)
+        self.version += 1
+        self._features = None
+        self._domain_codes = None
+        self._first_twins = None
 
     def bytes_with(self, new: Sequence[PromptRecord], changed: Sequence[tuple[int, PromptRecord]]) -> int:
         """``content_bytes`` as ``put`` will make it."""
@@ -159,45 +146,58 @@ class Pool:
             self._domain_codes = np.array(numbers, dtype=np.int32)
         return self._domain_codes
 
-    def _grow(self, new: Sequence[PromptRecord]) -> None:
-        count = len(new)
-        if not count:
-            return
-        self.content_hashes += [b""] * count
-        self.texts += [""] * count
-        self.domain_names += [""] * count
-        self.status_reasons += [""] * count
-        self.status = extended(self.status, count, 0)
-        self.embedding_row = extended(self.embedding_row, count, -1)
-        self.token_count = extended(self.token_count, count, 0)
-        self.twin_group = extended(self.twin_group, count, 0)
-        self._prior_rate = extended(self._prior_rate, count, np.nan)
-        self._prior_trials = extended(self._prior_trials, count, 0.0)
-        self._surface = np.concatenate([self._surface, np.full((count, 9), np.nan, dtype=np.float32)])
+    def _add(self, new: Sequence[PromptRecord]) -> None:
+        self.content_bytes += sum(map(content_bytes, new))
+        self.content_hashes += [r.content_hash for r in new]
+        self.texts += [r.text for r in new]
+        self.domain_names += [r.domain for r in new]
+        self.status_reasons += [r.status_reason for r in new]
+        self.status = _joined(self.status, [r.status for r in new])
+        self.embedding_row = _joined(self.embedding_row, [r.embedding_row for r in new])
+        self.token_count = _joined(self.token_count, [r.token_count for r in new])
+        self.twin_group = _joined(self.twin_group, [r.twin_group for r in new])
+        self._prior_rate = _joined(self._prior_rate, [r.prior_rate for r in new])
+        self._prior_trials = _joined(self._prior_trials, [r.prior_trials for r in new])
+        self._surface = np.concatenate([self._surface, surface_features([r.text or None for r in new])])
         # Last: from then on other threads find the prompts.
-        for record in new:
-            self.prompt_ids.append(record.prompt_id)
-            self.index[record.prompt_id] = len(self.prompt_ids) - 1
+        self.prompt_ids += [r.prompt_id for r in new]
+        for at in range(len(self.prompt_ids) - len(new), len(self.prompt_ids)):
+            self.index[self.prompt_ids[at]] = at
+
+    def _replace(self, known: Sequence[PromptRecord]) -> None:
+        surface = surface_features([r.text or None for r in known])
+        for record, row in zip(known, surface, strict=True):
+            at = self.index[record.prompt_id]
+            self.content_bytes += content_bytes(record) - self._content_bytes_at(at)
+            # Registrations look prompts up from other threads: none has this content until all of it is in place.
+            self.content_hashes[at] = b""
+            self.texts[at] = record.text
+            self.domain_names[at] = record.domain
+            self.status[at] = record.status
+            self.status_reasons[at] = record.status_reason
+            self.embedding_row[at] = record.embedding_row
+            self.token_count[at] = record.token_count
+            self.twin_group[at] = record.twin_group
+            self._prior_rate[at] = record.prior_rate
+            self._prior_trials[at] = record.prior_trials
+            self._surface[at] = row
+            self.content_hashes[at] = record.content_hash
 
     def _content_bytes_at(self, at: int) -> int:
-        if not self.content_hashes[at]:
-            return 0
-        return _sizes(self.prompt_ids[at], self.texts[at], self.domain_names[at])
-
-    def _touch(self) -> None:
-        self.version += 1
-        self._features = None
-        self._domain_codes = None
-        self._first_twins = None
+        return _size(self.prompt_ids[at] + self.texts[at] + self.domain_names[at])
 
 
 def content_bytes(record: PromptRecord) -> int:
     """Bytes of what identifies and describes a prompt, embeddings aside."""
-    return _sizes(record.prompt_id, record.text, record.domain)
+    return _size(record.prompt_id + record.text + record.domain)
 
 
-def _sizes(*texts: str) -> int:
-    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _joined(column: np.ndarray, more: Sequence[float]) -> np.ndarray:
+    return np.concatenate([column, np.array(more, dtype=column.dtype)])
 
 
 def extended(column: np.ndarray, count: int, fill: float) -> np.ndarray:
