@@ -8,14 +8,14 @@ What happened to prompts at steps (selections, leases, outcomes) is not here but
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from selector.content import content_hash
 from selector.difficulty.estimate import PoolFeatures
-from selector.difficulty.surface import surface_features
+from selector.difficulty.surface import SURFACE_FEATURES, surface_features
 from selector.neighbours.groups import first_members
 
 ACTIVE, RETIRED, INELIGIBLE = 1, 2, 3
@@ -61,11 +61,11 @@ class Pool:
         self.embedding_row = np.zeros(0, dtype=np.int64)
         self.token_count = np.zeros(0, dtype=np.int64)
         self.twin_group = np.zeros(0, dtype=np.int64)
+        self.surface = np.zeros((0, len(SURFACE_FEATURES)), dtype=np.float32)
         self._first_twins: tuple[np.ndarray | None] | None = None
         self._domain_codes: np.ndarray | None = None
         self._prior_rate = np.zeros(0)
         self._prior_trials = np.zeros(0)
-        self._surface = np.zeros((0, 9), dtype=np.float32)
         self._features: PoolFeatures | None = None
 
     def __len__(self) -> int:
@@ -78,11 +78,26 @@ class Pool:
         known = [r for r in records if r.prompt_id in self.index]
         new = [r for r in records if r.prompt_id not in self.index] if known else records
         self._add(new)
+        self.describe()
         self._replace(known)
-        self.version += 1
-        self._features = None
-        self._domain_codes = None
-        self._first_twins = None
+        self._touch()
+
+    def load(self, pages: Iterable[Sequence[PromptRecord]]) -> None:
+        """Take in a pool that was stored, some prompts at a time; ``describe`` completes it."""
+        for page in pages:
+            self._add(page)
+        self._touch()
+
+    def describe(self, known: np.ndarray | None = None) -> None:
+        """Compute the surface features of texts that have none yet.
+
+        Args:
+            known: (n, 9) float32, those of the first n prompts; None = none are known.
+        """
+        if known is not None:
+            self.surface = known
+        texts = self.texts[len(self.surface) :]
+        self.surface = np.concatenate([self.surface, surface_features([text or None for text in texts])])
 
     def bytes_with(self, new: Sequence[PromptRecord], changed: Sequence[tuple[int, PromptRecord]]) -> int:
         """``content_bytes`` as ``put`` will make it."""
@@ -112,7 +127,7 @@ class Pool:
             self._features = PoolFeatures(
                 version=self.version,
                 embeddings=None if gather is None else self._embeddings(gather),
-                surface=self._surface.copy(),
+                surface=self.surface.copy(),
                 prior_rate=self._prior_rate.copy(),
                 prior_trials=self._prior_trials.copy(),
                 domain=self.domain_codes(),
@@ -158,7 +173,6 @@ class Pool:
         self.twin_group = _joined(self.twin_group, [r.twin_group for r in new])
         self._prior_rate = _joined(self._prior_rate, [r.prior_rate for r in new])
         self._prior_trials = _joined(self._prior_trials, [r.prior_trials for r in new])
-        self._surface = np.concatenate([self._surface, surface_features([r.text or None for r in new])])
         # Last: from then on other threads find the prompts.
         self.prompt_ids += [r.prompt_id for r in new]
         for at in range(len(self.prompt_ids) - len(new), len(self.prompt_ids)):
@@ -180,8 +194,14 @@ class Pool:
             self.twin_group[at] = record.twin_group
             self._prior_rate[at] = record.prior_rate
             self._prior_trials[at] = record.prior_trials
-            self._surface[at] = row
+            self.surface[at] = row
             self.content_hashes[at] = record.content_hash
+
+    def _touch(self) -> None:
+        self.version += 1
+        self._features = None
+        self._domain_codes = None
+        self._first_twins = None
 
     def _content_bytes_at(self, at: int) -> int:
         return _size(self.prompt_ids[at] + self.texts[at] + self.domain_names[at])

@@ -38,6 +38,7 @@ from selector.events import (
     decode,
 )
 from selector.imported_priors import AS_REGISTERED
+from selector.kept_surface import KeptSurface
 from selector.neighbours.search import CPU
 from selector.neighbours.twins import TwinIndex
 from selector.pool import INELIGIBLE, RETIRED, Pool, PromptRecord
@@ -98,6 +99,7 @@ class Run:
         keeper: EstimateKeeper,
         gather: Callable[[str, int, np.ndarray], np.ndarray],
         snapshots: RunSnapshots,
+        surface: KeptSurface,
         ledger: Ledger | None = None,
         neighbours_device: str = CPU,
     ) -> None:
@@ -117,6 +119,7 @@ class Run:
         self.adapter = RunAdapter(config.estimator.adapter, adapters.get(config.estimator.adapter))
         self._gather = gather
         self._snapshots = snapshots
+        self._surface = surface
         self._ledger = ledger or Ledger(Quotas())
         self.group_rules = GroupRules(
             config.outcome_range, config.clip_outcomes, config.on_nan == "DROP_ROLLOUT", config.sampling
@@ -137,7 +140,8 @@ class Run:
         """Rebuild memory from what is stored."""
         self.pool = Pool()
         self._twins = TwinIndex(self.config.twin_similarity)
-        self.pool.put(self.store.prompts(self.row.id))
+        self.pool.load(self.store.prompt_pages(self.row.id))
+        self._surface.describe(self.pool)
         self._refold()
 
     def usage(self) -> Usage:
@@ -148,6 +152,7 @@ class Run:
     def close(self) -> None:
         """The server stops: what took long to fold is kept for the next start."""
         self._snapshots.consider(self.state, self.row.rewind_epoch, len(self.pool), stopping=True)
+        self._surface.save(self.pool)
 
     # --- pool -----------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from selector.embedding.errors import EmbeddingStorageError, SpaceMismatchError
 from selector.embedding.store import EmbeddingStore
 from selector.errors import FieldViolation, ServiceError, invalid
 from selector.estimates import EstimateKeeper
+from selector.kept_surface import KeptSurface
 from selector.neighbours.search import CPU
 from selector.predictor.predictor import Predictor
 from selector.quotas import Ledger, Quotas
@@ -328,6 +329,7 @@ class Runs:
             ),
             gather=self._gather,
             snapshots=RunSnapshots(self._snapshots, self._store, row.id, self._snapshot_groups),
+            surface=KeptSurface(self._snapshots, row.id),
             ledger=self.ledger,
             neighbours_device=self._neighbours_device,
         )

@@ -34,6 +34,7 @@ _ROWS_PER_PIECE = 2000
 # What the id of a deleted run becomes until it is removed; no run can have such an id.
 _GONE = "deleted:"
 _PROMPTS_PER_INSERT = 10_000
+_PROMPTS_PER_PAGE = 100_000
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,7 @@ class Transaction:
         """Insert prompts, or replace the rows that exist, by index."""
         # SQLite stores NaN as NULL, which is how "no prior" is read back.
         for start in range(0, len(records), _PROMPTS_PER_INSERT):
-            rows = [
-                (run, idx, *r, prompt_checksum(idx, r))
-                for idx, r in records[start : start + _PROMPTS_PER_INSERT]
-            ]
+            rows = [(run, idx, *r, prompt_checksum(idx, r)) for idx, r in records[start : start + _PROMPTS_PER_INSERT]]
             self._connection.exec_driver_sql(_PUT_PROMPT, rows)
 
     def set_prompt_status(self, run: int, indices: Sequence[int], status: int) -> None:
@@ -249,12 +247,16 @@ class RunStore:
 
     def prompts(self, run: int) -> list[PromptRecord]:
         """The pool in order of registration."""
+        return [record for page in self.prompt_pages(run) for record in page]
+
+    def prompt_pages(self, run: int) -> Iterator[list[PromptRecord]]:
+        """The pool in order of registration, a hundred thousand prompts at a time, as of one moment."""
         c = tables.prompts.c
-        columns = (c[name] for name in ("idx", *_PROMPT_FIELDS, "checksum"))
+        columns = (c[name] for name in (*_PROMPT_FIELDS, "idx", "checksum"))
         statement = sa.select(*columns).where(c.run == run).order_by(c.idx)
         with self._database.read() as connection:
-            rows = connection.execute(statement).all()
-        return [_prompt_record(row[0], row[1:-1], row[-1]) for row in rows]
+            for rows in connection.execute(statement).partitions(_PROMPTS_PER_PAGE):
+                yield [_prompt_record(*row) for row in rows]
 
     def events(
         self,
@@ -350,16 +352,18 @@ def _event_row(row: Sequence[Any]) -> EventRow:
     return found
 
 
-def _prompt_record(idx: int, row: Sequence[Any], checksum: int | None) -> PromptRecord:
-    values = list(row)
-    values[_PRIOR_RATE] = np.nan if values[_PRIOR_RATE] is None else values[_PRIOR_RATE]
+def _prompt_record(*row: Any) -> PromptRecord:
+    *values, idx, checksum = row
+    if values[_PRIOR_RATE] is None:
+        values[_PRIOR_RATE] = np.nan
     record = PromptRecord._make(values)
-    what = f"prompt {record.prompt_id!r}"
     try:
-        check_row(checksum, prompt_checksum(idx, record), what)
-    except (TypeError, ValueError, AttributeError) as error:
+        sound = checksum is None or checksum == prompt_checksum(idx, record)
+    except (TypeError, ValueError, AttributeError):
         # A value of another type than its column's.
-        raise damaged(what) from error
+        sound = False
+    if not sound:
+        raise damaged(f"prompt {record.prompt_id!r}")
     return record
 
 

@@ -1,4 +1,4 @@
-"""Files of snapshots: ``DIRECTORY/RUN/EPOCH-SEQ-STEP.snapshot``.
+"""Files of snapshots: ``DIRECTORY/RUN/EPOCH-SEQ-STEP.snapshot``, and ``DIRECTORY/RUN/surface`` of what texts look like.
 
 A snapshot is the fold of a run's events up to SEQ, the largest of whose steps is STEP, within rewind epoch EPOCH. It is
 a cache: whatever is missing or damaged is folded from the log again. Nothing is therefore flushed to the disk; a file
@@ -52,18 +52,28 @@ class SnapshotFiles:
 
     def save(self, run: int, key: SnapshotKey, raw: bytes) -> None:
         """Keep a snapshot, and forget all but the newest."""
-        path = self._path(run, key)
-        partial = path.with_suffix(".partial")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(raw)
-            os.replace(partial, path)
+            self._write(self._path(run, key), raw)
             for old in sorted(self._all(run), reverse=True)[_KEPT:]:
                 self._path(run, old).unlink(missing_ok=True)
         except OSError as error:
             _log.warning("no snapshot of run %d was written, so it takes longer to load: %s", run, error)
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+
+    def read_surface(self, run: int) -> bytes | None:
+        """The surface features that were saved, None when they cannot be read."""
+        try:
+            return self._surface(run).read_bytes()
+        except OSError:
+            return None
+
+    def save_surface(self, run: int, raw: bytes) -> None:
+        """Keep the surface features of a run's prompts."""
+        try:
+            self._write(self._surface(run), raw)
+        except OSError as error:
+            _log.warning(
+                "the features of the texts of run %d were not written, so it takes longer to load: %s", run, error
+            )
 
     def rewound(self, run: int, epoch: int, step: int) -> None:
         """A rewind to ``step`` began ``epoch``: carry over what no dropped event is part of, forget the rest."""
@@ -109,8 +119,23 @@ class SnapshotFiles:
         found = [_NAME.fullmatch(name) for name in names]
         return [SnapshotKey(*map(int, match.groups())) for match in found if match]
 
+    def _surface(self, run: int) -> Path:
+        return self._directory / str(run) / "surface"
+
     def _path(self, run: int, key: SnapshotKey) -> Path:
         return self._directory / str(run) / f"{key.epoch}-{key.seq}-{key.last_step}.snapshot"
+
+    @staticmethod
+    def _write(path: Path, raw: bytes) -> None:
+        partial = path.with_suffix(".partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(raw)
+            os.replace(partial, path)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
 
     @staticmethod
     def _remove(path: Path) -> None:
