@@ -9,6 +9,7 @@ What happened to prompts at steps (selections, leases, outcomes) is not here but
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,16 @@ from selector.difficulty.surface import SURFACE_FEATURES, surface_features
 from selector.neighbours.groups import first_members
 
 ACTIVE, RETIRED, INELIGIBLE = 1, 2, 3
+
+# Fields of records by the columns of the pool that hold them as arrays.
+_NUMBERS = {
+    "status": "status",
+    "embedding_row": "embedding_row",
+    "token_count": "token_count",
+    "twin_group": "twin_group",
+    "prior_rate": "_prior_rate",
+    "prior_trials": "_prior_trials",
+}
 
 
 class PromptRecord(NamedTuple):
@@ -77,15 +88,14 @@ class Pool:
             return
         known = [r for r in records if r.prompt_id in self.index]
         new = [r for r in records if r.prompt_id not in self.index] if known else records
-        self._add(new)
+        self._add([new])
         self.describe()
         self._replace(known)
         self._touch()
 
     def load(self, pages: Iterable[Sequence[PromptRecord]]) -> None:
         """Take in a pool that was stored, some prompts at a time; ``describe`` completes it."""
-        for page in pages:
-            self._add(page)
+        self._add(pages)
         self._touch()
 
     def describe(self, known: np.ndarray | None = None) -> None:
@@ -161,22 +171,24 @@ class Pool:
             self._domain_codes = np.array(numbers, dtype=np.int32)
         return self._domain_codes
 
-    def _add(self, new: Sequence[PromptRecord]) -> None:
-        self.content_bytes += sum(map(content_bytes, new))
-        self.content_hashes += [r.content_hash for r in new]
-        self.texts += [r.text for r in new]
-        self.domain_names += [r.domain for r in new]
-        self.status_reasons += [r.status_reason for r in new]
-        self.status = _joined(self.status, [r.status for r in new])
-        self.embedding_row = _joined(self.embedding_row, [r.embedding_row for r in new])
-        self.token_count = _joined(self.token_count, [r.token_count for r in new])
-        self.twin_group = _joined(self.twin_group, [r.twin_group for r in new])
-        self._prior_rate = _joined(self._prior_rate, [r.prior_rate for r in new])
-        self._prior_trials = _joined(self._prior_trials, [r.prior_trials for r in new])
+    def _add(self, pages: Iterable[Sequence[PromptRecord]]) -> None:
+        prompt_ids: list[str] = []
+        numbers = {field: [getattr(self, column)] for field, column in _NUMBERS.items()}
+        for new in pages:
+            prompt_ids += [r.prompt_id for r in new]
+            self.content_bytes += sum(map(content_bytes, new))
+            self.content_hashes += [r.content_hash for r in new]
+            self.texts += [r.text for r in new]
+            self.domain_names += [r.domain for r in new]
+            self.status_reasons += [r.status_reason for r in new]
+            for field, parts in numbers.items():
+                parts.append(np.array(list(map(attrgetter(field), new)), dtype=parts[0].dtype))
+        for field, column in _NUMBERS.items():
+            setattr(self, column, np.concatenate(numbers[field]))
         # Last: from then on other threads find the prompts.
-        self.prompt_ids += [r.prompt_id for r in new]
-        for at in range(len(self.prompt_ids) - len(new), len(self.prompt_ids)):
-            self.index[self.prompt_ids[at]] = at
+        first = len(self)
+        self.prompt_ids += prompt_ids
+        self.index.update(zip(prompt_ids, range(first, len(self)), strict=True))
 
     def _replace(self, known: Sequence[PromptRecord]) -> None:
         surface = surface_features([r.text or None for r in known])
@@ -214,10 +226,6 @@ def content_bytes(record: PromptRecord) -> int:
 
 def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
-
-
-def _joined(column: np.ndarray, more: Sequence[float]) -> np.ndarray:
-    return np.concatenate([column, np.array(more, dtype=column.dtype)])
 
 
 def extended(column: np.ndarray, count: int, fill: float) -> np.ndarray:
