@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -16,10 +17,10 @@ def content_hash(
         embedding: (w,) as it was sent, None = none was.
         prior_rate: NaN = no prior.
     """
-    digest = hashlib.sha256()
-    sent = b"" if embedding is None else embedding.astype("<f4").tobytes()
-    prior = "" if np.isnan(prior_rate) else f"{prior_rate!r}/{prior_trials}"
+    sent = b"" if embedding is None else embedding.astype("<f4", copy=False).tobytes()
+    prior = "" if math.isnan(prior_rate) else f"{prior_rate!r}/{prior_trials}"
+    framed = []
     for part in (text.encode(), sent, domain.encode(), str(token_count).encode(), prior.encode()):
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+        framed.append(len(part).to_bytes(8, "little"))
+        framed.append(part)
+    return hashlib.sha256(b"".join(framed)).digest()

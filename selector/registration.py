@@ -160,6 +160,11 @@ def _stacked(vectors: Sequence[np.ndarray | None], places: Sequence[int]) -> np.
     """(n, w) float32 of n embeddings; ``places`` are their positions in the request."""
     present = [vector for vector in vectors if vector is not None]
     width = len(present[0])
+    if {len(vector) for vector in present} == {width}:
+        stacked = np.stack(present)
+        # NaN is neither.
+        if stacked.min() >= -_LARGEST_COMPONENT and stacked.max() <= _LARGEST_COMPONENT:
+            return stacked
     for place, vector in zip(places, present, strict=True):
         if len(vector) != width:
             description = f"expected width {width}; got {len(vector)}"
@@ -170,7 +175,7 @@ def _stacked(vectors: Sequence[np.ndarray | None], places: Sequence[int]) -> np.
         if largest > _LARGEST_COMPONENT:
             description = f"expected components within ±{_LARGEST_COMPONENT:g}; got one of magnitude {largest:g}"
             raise invalid(f"prompts[{place}].embedding", description)
-    return np.stack(present)
+    raise AssertionError("all embeddings can be stacked")
 
 
 def _check_space(run_space: str, space: str) -> None:

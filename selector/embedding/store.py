@@ -153,9 +153,10 @@ class EmbeddingSpace:
                     fresh.setdefault(content, index)
             if fresh:
                 contents = list(fresh)
-                chosen = np.fromiter(fresh.values(), dtype=np.int64, count=len(fresh))
+                # Usually all are, and need no copy.
+                chosen = checked if len(fresh) == len(hashes) else checked[list(fresh.values())]
                 with self._room_for(len(contents)):
-                    self._write(contents, checked[chosen])
+                    self._write(contents, chosen)
                 first = self._count
                 # Readers test rows against the count, so it moves before any of the rows can be looked up.
                 self._count = first + len(contents)
