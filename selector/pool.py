@@ -9,7 +9,6 @@ What happened to prompts at steps (selections, leases, outcomes) is not here but
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +55,22 @@ class PromptRecord(NamedTuple):
     twin_group: int = 0
 
 
+class PromptColumns(NamedTuple):
+    """Prompts as registered, field by field; see ``PromptRecord``."""
+
+    prompt_id: Sequence[str]
+    content_hash: Sequence[bytes]
+    text: Sequence[str]
+    embedding_row: Sequence[int]
+    domain: Sequence[str]
+    token_count: Sequence[int]
+    prior_rate: Sequence[float]
+    prior_trials: Sequence[int]
+    status: Sequence[int]
+    status_reason: Sequence[str]
+    twin_group: Sequence[int]
+
+
 class Pool:
     """The prompts of one run."""
 
@@ -88,12 +103,13 @@ class Pool:
             return
         known = [r for r in records if r.prompt_id in self.index]
         new = [r for r in records if r.prompt_id not in self.index] if known else records
-        self._add([new])
+        if new:
+            self._add([PromptColumns(*zip(*new, strict=True))])
         self.describe()
         self._replace(known)
         self._touch()
 
-    def load(self, pages: Iterable[Sequence[PromptRecord]]) -> None:
+    def load(self, pages: Iterable[PromptColumns]) -> None:
         """Take in a pool that was stored, some prompts at a time; ``describe`` completes it."""
         self._add(pages)
         self._touch()
@@ -171,18 +187,18 @@ class Pool:
             self._domain_codes = np.array(numbers, dtype=np.int32)
         return self._domain_codes
 
-    def _add(self, pages: Iterable[Sequence[PromptRecord]]) -> None:
+    def _add(self, pages: Iterable[PromptColumns]) -> None:
         prompt_ids: list[str] = []
         numbers = {field: [getattr(self, column)] for field, column in _NUMBERS.items()}
         for new in pages:
-            prompt_ids += [r.prompt_id for r in new]
-            self.content_bytes += sum(map(content_bytes, new))
-            self.content_hashes += [r.content_hash for r in new]
-            self.texts += [r.text for r in new]
-            self.domain_names += [r.domain for r in new]
-            self.status_reasons += [r.status_reason for r in new]
+            prompt_ids += new.prompt_id
+            self.content_bytes += sum(map(_size, new.prompt_id, new.text, new.domain))
+            self.content_hashes += new.content_hash
+            self.texts += new.text
+            self.domain_names += new.domain
+            self.status_reasons += new.status_reason
             for field, parts in numbers.items():
-                parts.append(np.array(list(map(attrgetter(field), new)), dtype=parts[0].dtype))
+                parts.append(np.array(getattr(new, field), dtype=parts[0].dtype))
         for field, column in _NUMBERS.items():
             setattr(self, column, np.concatenate(numbers[field]))
         # Last: from then on other threads find the prompts.
@@ -216,15 +232,16 @@ class Pool:
         self._first_twins = None
 
     def _content_bytes_at(self, at: int) -> int:
-        return _size(self.prompt_ids[at] + self.texts[at] + self.domain_names[at])
+        return _size(self.prompt_ids[at], self.texts[at], self.domain_names[at])
 
 
 def content_bytes(record: PromptRecord) -> int:
     """Bytes of what identifies and describes a prompt, embeddings aside."""
-    return _size(record.prompt_id + record.text + record.domain)
+    return _size(record.prompt_id, record.text, record.domain)
 
 
-def _size(text: str) -> int:
+def _size(prompt_id: str, text: str, domain: str) -> int:
+    text = prompt_id + text + domain
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from selector.errors import ServiceError
-from selector.pool import PromptRecord
 from selector.v1.reasons import Reason
 
 _REAL = struct.Struct("<d")
@@ -29,17 +28,16 @@ def row_checksum(values: Sequence[Any]) -> int:
     return checksum
 
 
-def prompt_checksum(idx: int, record: PromptRecord) -> int:
-    """Of a prompt. There are millions of them, so they are not taken value by value."""
-    rate = None if math.isnan(record.prior_rate) else float(record.prior_rate)
-    rest = (
-        f"{idx:d}\x1f{record.prompt_id}\x1f{record.text}\x1f{record.embedding_row:d}\x1f{record.domain}\x1f"
-        f"{record.token_count:d}\x1f{rate}\x1f{record.prior_trials:d}\x1f{record.status_reason}"
-    )
+def prompt_checksum(idx: int, values: tuple[Any, ...]) -> int:
+    """Of a prompt, the values of a ``PromptRecord``. There are millions, so they are not taken value by value."""
+    prompt_id, content, text, row, domain, tokens, prior, trials, status, reason, twins = values
+    rate = None if math.isnan(prior) else float(prior)
+    rest = f"{idx:d}\x1f{prompt_id}\x1f{text}\x1f{row:d}\x1f{domain}\x1f{tokens:d}\x1f{rate}\x1f{trials:d}\x1f{reason}"
     # Left out where there is none, as rows had none when checksums began.
-    if record.twin_group:
-        rest += f"\x1f{record.twin_group:d}"
-    return zlib.crc32(rest.encode(), zlib.crc32(record.content_hash)) * STATUSES + record.status
+    if twins:
+        rest += f"\x1f{twins:d}"
+    checksum: int = zlib.crc32(rest.encode(), zlib.crc32(content)) * STATUSES + status
+    return checksum
 
 
 def check_row(stored: int | None, computed: int, what: str) -> None:

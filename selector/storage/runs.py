@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from selector.errors import ServiceError
 from selector.events import EventRow
-from selector.pool import PromptRecord
+from selector.pool import PromptColumns, PromptRecord
 from selector.storage import tables
 from selector.storage.checksums import STATUSES, check_row, damaged, prompt_checksum, row_checksum
 from selector.storage.database import Database
@@ -248,16 +248,16 @@ class RunStore:
 
     def prompts(self, run: int) -> list[PromptRecord]:
         """The pool in order of registration."""
-        return [record for page in self.prompt_pages(run) for record in page]
+        return [PromptRecord(*values) for page in self.prompt_pages(run) for values in zip(*page, strict=True)]
 
-    def prompt_pages(self, run: int) -> Iterator[list[PromptRecord]]:
+    def prompt_pages(self, run: int) -> Iterator[PromptColumns]:
         """The pool in order of registration, some prompts at a time, as of one moment."""
         c = tables.prompts.c
         columns = (c[name] for name in (*_PROMPT_FIELDS, "idx", "checksum"))
         statement = sa.select(*columns).where(c.run == run).order_by(c.idx)
         with self._database.read() as connection:
             for rows in connection.execute(statement).partitions(_PROMPTS_PER_PAGE):
-                yield [_prompt_record(row) for row in rows]
+                yield _prompt_columns(rows)
 
     def events(
         self,
@@ -353,19 +353,18 @@ def _event_row(row: Sequence[Any]) -> EventRow:
     return found
 
 
-def _prompt_record(row: Sequence[Any]) -> PromptRecord:
-    *values, idx, checksum = row
-    if values[_PRIOR_RATE] is None:
-        values[_PRIOR_RATE] = np.nan
-    record = PromptRecord(*values)
-    try:
-        sound = checksum is None or checksum == prompt_checksum(idx, record)
-    except (TypeError, ValueError, AttributeError):
-        # A value of another type than its column's.
-        sound = False
-    if not sound:
-        raise damaged(f"prompt {record.prompt_id!r}")
-    return record
+def _prompt_columns(rows: Sequence[Sequence[Any]]) -> PromptColumns:
+    *columns, indices, checksums = zip(*rows, strict=True)
+    columns[_PRIOR_RATE] = tuple(np.nan if rate is None else rate for rate in columns[_PRIOR_RATE])
+    for idx, checksum, values in zip(indices, checksums, zip(*columns, strict=True), strict=True):
+        try:
+            sound = checksum is None or checksum == prompt_checksum(idx, values)
+        except (TypeError, ValueError, AttributeError):
+            # A value of another type than its column's.
+            sound = False
+        if not sound:
+            raise damaged(f"prompt {values[0]!r}")
+    return PromptColumns(*columns)
 
 
 def _inserted(result: sa.CursorResult[Any]) -> int:
