@@ -54,7 +54,7 @@ test-slow: $(VENV)/.installed-dev  ## everything that the quick tests leave out
 test-adapters: $(VENV)/.installed-dev  ## the adapters against the real trainers; TRAINERS="trl" for some
 	@for trainer in $(TRAINERS); do \
 		echo "Testing the adapter of $$trainer."; \
-		python=$$($(VENV)/bin/python scripts/trainer_environment.py $$trainer); \
+		python=$$($(VENV)/bin/python scripts/environment.py $$trainer); \
 		$(TEST_ENVIRONMENT) SELECTOR_PYTHON=$(CURDIR)/$(VENV)/bin/python $$python -m pytest tests/trainers/$$trainer \
 			-q -o filterwarnings=default $(PYTEST_ARGS); \
 	done

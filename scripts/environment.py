@@ -1,11 +1,12 @@
-"""Makes the virtual environment of one trainer and prints its Python; one that is there unchanged is used again.
+"""Makes a virtual environment and prints its Python; one that is there unchanged is used again.
 
-    python scripts/trainer_environment.py trl
+    python scripts/environment.py trl
 
-Trainers pin releases that exclude each other's and the service's. So each has an environment of its own, outside of the
-clone, named by a digest of what is in it: a new clone finds it. ``scripts/trainers/NAME.txt`` lists the packages as pip
-does; behind ``# without dependencies:`` stand those that are installed alone, because what they require (CUDA engines)
-is not needed for what the tests run.
+Trainers, and what the service's speed is compared with, pin releases that exclude each other's and the service's. So
+each has an environment of its own, outside of the clone, named by a digest of what is in it: a new clone finds it.
+``scripts/trainers/NAME.txt`` and ``scripts/peers/NAME.txt`` list the packages as pip does; behind
+``# without dependencies:`` stand those that are installed alone, because what they require (CUDA engines) is not needed
+for what runs with them.
 """
 
 from __future__ import annotations
@@ -18,31 +19,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-_LISTS = Path(__file__).parent / "trainers"
+_SCRIPTS = Path(__file__).parent
 _ALONE = "# without dependencies:"
 
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description="Makes the virtual environment of one trainer.")
-    parser.add_argument("trainer", choices=sorted(path.stem for path in _LISTS.glob("*.txt")))
+    lists = {path.stem: path for kind in ("trainers", "peers") for path in (_SCRIPTS / kind).glob("*.txt")}
+    parser = argparse.ArgumentParser(description="Makes a virtual environment and prints its Python.")
+    parser.add_argument("name", choices=sorted(lists))
     parser.add_argument("--root", type=Path, default=_default_root(), help="folder of all environments")
     arguments = parser.parse_args()
-    print(environment(arguments.trainer, arguments.root))
+    requirements = lists[arguments.name]
+    print(environment(requirements, arguments.root / requirements.parent.name))
     return 0
 
 
-def environment(trainer: str, root: Path) -> Path:
-    """The Python of a trainer's environment, made if need be."""
-    requirements = _LISTS / f"{trainer}.txt"
+def environment(requirements: Path, root: Path) -> Path:
+    """The Python of the environment with these requirements, made if need be."""
+    name = requirements.stem
     text = requirements.read_text(encoding="utf-8")
     interpreter = f"{sys.version_info[0]}.{sys.version_info[1]}"
     digest = hashlib.sha256(f"{interpreter}\n{text}".encode()).hexdigest()[:12]
-    folder = root / f"{trainer}-{digest}"
+    folder = root / f"{name}-{digest}"
     python = folder / "bin" / "python"
     if (folder / "complete").exists():
         return python
-    print(f"Making the environment of {trainer} in {folder}: a few minutes, once.", file=sys.stderr)
+    print(f"Making the environment of {name} in {folder}: a few minutes, once.", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
@@ -56,7 +59,7 @@ def environment(trainer: str, root: Path) -> Path:
 
 def _default_root() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "curriculum-selector" / "trainers"
+    return Path(cache) / "curriculum-selector"
 
 
 if __name__ == "__main__":

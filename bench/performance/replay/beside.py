@@ -1,0 +1,172 @@
+"""Ours beside the other stores: pushes and samples of a step's groups, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from bench.performance.figures import Figure
+from bench.performance.replay.content import group_bytes
+from bench.performance.replay.processes import file_bytes, memory_bytes
+from bench.performance.replay.serving import Settings
+from bench.performance.replay.worker import Spent, Worker, environment_of
+from bench.performance.turns import compared
+
+OURS = "ours"
+_KINDS = ("push", "sample")
+_MEMORY = "memory of the server per payload byte stored"
+_MEMORY_MUST = 1.3
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What ours is compared with.
+
+    Attributes:
+        store: module of ``stores``.
+        environment: list of ``scripts/peers`` that it needs; empty = none beyond the service's own.
+        option: of the store.
+        must: ratio to be reached, of push and sample; None = none was set.
+    """
+
+    store: str
+    environment: str = ""
+    option: str = ""
+    must: tuple[float | None, float | None] = (None, None)
+
+
+PEERS = {
+    "reverb": Peer("reverb", "reverb", must=(2.0, 3.0)),
+    "transferqueue": Peer("transferqueue", "transferqueue", must=(2.0, 3.0)),
+    "redis": Peer("redis", "redis", "volatile"),
+    "redis-aof": Peer("redis", "redis", "always", must=(3.0, None)),
+    "ray": Peer("ray", "ray"),
+    "fields": Peer("fields"),
+    "tcp": Peer("tcp"),
+}
+
+
+def beside(peers: Mapping[str, Peer], settings: Settings, rounds: int, warm_up: int) -> list[Figure]:
+    """Figures of ours against each peer, and what ours takes by itself."""
+    with ExitStack() as open_workers:
+        workers: dict[str, Worker] = {}
+        for name, peer in {OURS: Peer(OURS), **peers}.items():
+            python = environment_of(peer.environment) if peer.environment else sys.executable
+            own = replace(settings, folder=settings.folder / name, option=peer.option)
+            workers[name] = Worker(peer.store, own, python)
+            open_workers.callback(workers[name].close)
+        steps = settings.stored // settings.groups
+        memory = {name: _filled(worker, steps) for name, worker in workers.items()}
+        spent = _in_turns(workers, steps, rounds, warm_up)
+        ours = workers[OURS]
+        figures = []
+        for kind, position in zip(_KINDS, range(2), strict=True):
+            figures += [
+                _compared(kind, settings, spent[kind], name, workers[name].name, peer.must[position])
+                for name, peer in peers.items()
+            ]
+        figures += [_alone(kind, spent[kind][OURS]) for kind in _KINDS]
+        kept = settings.stored * group_bytes(settings.tokens)
+        files = file_bytes(settings.folder / OURS / "state" / "replay")
+        later = memory_bytes(ours.servers)
+    for name, grown in memory.items():
+        # A store that took its memory when it started has not grown.
+        if name != OURS and grown["all"] > 0:
+            figures.append(
+                Figure(
+                    _MEMORY,
+                    grown["all"] / kept,
+                    memory[OURS]["all"] / kept,
+                    grown["all"] / memory[OURS]["all"],
+                    "bytes",
+                    workers[name].name,
+                )
+            )
+    figures.append(
+        Figure(
+            _MEMORY,
+            None,
+            memory[OURS]["all"] / kept,
+            None,
+            "bytes",
+            must=_MEMORY_MUST,
+            detail={"payload bytes": kept, "grown by": memory[OURS], "after the rounds": later},
+        )
+    )
+    pushed = kept + (warm_up + rounds) * settings.groups * group_bytes(settings.tokens)
+    figures.append(
+        Figure(
+            "file of the server per payload byte stored",
+            None,
+            files / pushed,
+            None,
+            "bytes",
+            must=_MEMORY_MUST,
+            detail={"payload bytes, with those kept for rewinds": pushed, "file bytes": files},
+        )
+    )
+    return figures
+
+
+def _filled(worker: Worker, steps: int) -> dict[str, int]:
+    """Fill a store; by how much its processes have grown."""
+    before = memory_bytes(worker.servers)
+    for step in range(steps):
+        worker.push(step)
+    return {kind: size - before[kind] for kind, size in memory_bytes(worker.servers).items()}
+
+
+def _in_turns(workers: Mapping[str, Worker], step: int, rounds: int, warm_up: int) -> dict[str, dict[str, list[Spent]]]:
+    """What each round took, by kind and store; in every round the order is another."""
+    random = np.random.default_rng(0)
+    spent: dict[str, dict[str, list[Spent]]] = {kind: {name: [] for name in workers} for kind in _KINDS}
+    names = list(workers)
+    for number in range(warm_up + rounds):
+        for kind in _KINDS:
+            random.shuffle(names)
+            for name in names:
+                took = getattr(workers[name], kind)(step + number)
+                if number >= warm_up:
+                    spent[kind][name].append(took)
+    return spent
+
+
+def _compared(
+    kind: str, settings: Settings, spent: Mapping[str, list[Spent]], name: str, against: str, must: float | None
+) -> Figure:
+    size = settings.groups * group_bytes(settings.tokens)
+    baseline, ours = spent[name], spent[OURS]
+    return compared(
+        f"{kind}, {size / 2**20:.4g} MiB",
+        [each.seconds for each in baseline],
+        [each.seconds for each in ours],
+        against,
+        work=size / 1e6,
+        unit="MB/s",
+        rate=True,
+        must=must,
+        seconds={"baseline": _median(baseline), "ours": _median(ours)},
+        cpu_seconds={"baseline": _cpu(baseline), "ours": _cpu(ours)},
+    )
+
+
+def _alone(kind: str, spent: list[Spent]) -> Figure:
+    return Figure(f"{kind}, median", None, _median(spent), None, "s", detail={"cpu seconds": _cpu(spent)})
+
+
+def _median(spent: list[Spent]) -> float:
+    return statistics.median(each.seconds for each in spent)
+
+
+def _cpu(spent: list[Spent]) -> dict[str, float]:
+    """Means, since ticks are coarse."""
+    return {
+        "client": statistics.fmean(each.client for each in spent),
+        "server": statistics.fmean(each.server for each in spent),
+    }

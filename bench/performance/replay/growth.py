@@ -1,0 +1,13 @@
+"""How the cost of ours grows with the length of rollouts and with callers at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench.performance.figures import Figure
+from bench.performance.replay.serving import Settings
+
+
+def growth(settings: Settings, rounds: int, *, quick: bool) -> list[Figure]:
+    """Figures of ours."""
+    return []

@@ -1,0 +1,108 @@
+"""The service: a process, on a real port, durable, with the Python client.
+
+The option is the address of a service that runs already; the run is there then.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.performance.replay.content import Arrays
+from bench.performance.replay.serving import Settings
+from clients import RolloutGroup, SelectorClient
+from selector import __version__
+
+_SERVING = re.compile(r"serving grpc=(\S+)")
+_RUN = "replay"
+_TIMEOUT_S = 120.0
+
+
+class Ours:
+    """See the module docstring."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.name = f"curriculum-selector {__version__}"
+        self._process = None if settings.option else _service(settings.folder)
+        address = settings.option
+        if self._process is not None:
+            assert self._process.stdout is not None
+            line = self._process.stdout.readline()
+            found = _SERVING.search(line)
+            if found is None:
+                raise RuntimeError(f"the service did not start: {line!r}")
+            address = found[1]
+            self.name += f" at {address}"
+        self._client = SelectorClient(address, _RUN, timeout_s=_TIMEOUT_S)
+        # A step's prompts come again once its groups have left, as in a trainer's second epoch.
+        self._prompts = [f"prompt-{number}" for number in range(settings.stored + settings.groups)]
+        if self._process is not None:
+            self._client.create_run({"replay": {"capacity_groups": settings.stored}})
+            embeddings = np.random.default_rng(1).standard_normal((len(self._prompts), 8)).astype(np.float32)
+            self._client.register_prompts(self._prompts, embeddings=embeddings)
+
+    def prepare(self, step: int, groups: Sequence[Arrays]) -> tuple[int, list[RolloutGroup]]:
+        first = step * len(groups)
+        prepared = []
+        for number, group in enumerate(groups):
+            prompt_id = self._prompts[(first + number) % len(self._prompts)]
+            prepared.append(
+                RolloutGroup(
+                    prompt_id=prompt_id,
+                    group_id="",
+                    policy_version=step,
+                    lengths=group.lengths,
+                    rewards=group.rewards,
+                    outcomes=group.rewards,
+                    prompt_token_ids=group.prompt,
+                    response_token_ids=group.tokens,
+                    behavior_log_probs=group.log_probs,
+                    loss_mask=group.mask,
+                )
+            )
+        return step, prepared
+
+    def push(self, prepared: tuple[int, list[RolloutGroup]]) -> None:
+        step, groups = prepared
+        pushed = self._client.push_rollouts(step, groups)
+        if pushed.stored != len(groups):
+            raise RuntimeError(f"expected {len(groups)} groups to be stored; got {pushed}")
+
+    def sample(self, step: int, count: int) -> Any:
+        return self._client.sample_rollouts(step, count)
+
+    def arrays(self, sampled: Any) -> list[Arrays]:
+        return [
+            Arrays(
+                group.lengths,
+                group.rewards,
+                group.prompt_token_ids,
+                group.response_token_ids,
+                group.behavior_log_probs,
+                group.loss_mask,
+            )
+            for group in sampled
+        ]
+
+    def close(self) -> None:
+        self._client.close()
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+
+
+def open_store(settings: Settings) -> Ours:
+    """The service with a run, or a client of one that is there."""
+    return Ours(settings)
+
+
+def _service(folder: Path) -> subprocess.Popen[str]:
+    listen = ["--listen=127.0.0.1:0", "--metrics-listen=", "--encoder=none", f"--state-dir={folder / 'state'}"]
+    command = [sys.executable, "-m", "selector", "serve", *listen]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
