@@ -93,11 +93,11 @@ class Intake(grpc.aio.ServerInterceptor):
 
         async def answers(_requests: object, context: Any) -> None:
             place, request = await begun(context)
-            await _written(name, method(request, context), place, context, limits)
+            await _written(name, method(request, context), handler.response_serializer, place, context, limits)
             _hang_up_later(name, context, limits)
 
         if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(answers, None, handler.response_serializer)
+            return grpc.stream_stream_rpc_method_handler(answers, None, None)
         return grpc.stream_unary_rpc_method_handler(answer, None, handler.response_serializer)
 
 
@@ -110,6 +110,7 @@ class _Requests:
         self._decode = decode
         self._limits = limits
         self._of_run = False
+        self._received = 0
 
     async def next(self) -> Any:
         """The next message, or ``grpc.aio.EOF``."""
@@ -119,6 +120,7 @@ class _Requests:
             return data
         self._limits.check_message(len(data))
         self._place.hold(len(data))
+        self._received += len(data)
         message = self._decode(data)
         if not self._of_run:
             self._of_run = True
@@ -140,10 +142,13 @@ class _Requests:
         message = await self.next()
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
+        self._limits.check_stream(self._received)
         return message
 
 
-async def _written(name: str, answers: Any, place: Place, context: Any, limits: Limits) -> None:
+async def _written(
+    name: str, answers: Any, encode: Callable[[Any], bytes], place: Place, context: Any, limits: Limits
+) -> None:
     """Write the answers of a stream, one after the other as the caller takes them."""
     try:
         # Metadata that went out with the first message, and that message not taken, would leave gRPC unable to send a
@@ -151,11 +156,13 @@ async def _written(name: str, answers: Any, place: Place, context: Any, limits: 
         with caller_may_be_gone():
             await context.send_initial_metadata(())
         async for message in answers:
-            size = message.ByteSize()
+            # Encoded here, since to ask a message for its size encodes it as well.
+            data = encode(message)
+            size = len(data)
             try:
                 place.hold(size)
                 with caller_may_be_gone():
-                    await _in_time(context.write(message), "taken", limits)
+                    await _in_time(context.write(data), "taken", limits)
             except ServiceError as error:
                 _hang_up_later(name, context, limits)
                 # The method itself turns it into the call's status.

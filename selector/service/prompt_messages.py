@@ -13,7 +13,6 @@ from selector.ranges import MOST_PRIOR_TRIALS
 from selector.requests import ImportRequest, PromptSpec
 from selector.run import Run
 from selector.service import checks
-from selector.service.limits import Limits
 from selector.v1 import selector_service_pb2 as pb
 
 _LONGEST_TEXT = 4 * 2**20
@@ -31,16 +30,12 @@ class PromptStream:
         specs: all prompts so far, checked for form.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self) -> None:
         self.specs: list[PromptSpec] = []
-        self._limits = limits
-        self._received = 0
         self._digest = hashlib.blake2b(digest_size=16)
 
     def add(self, message: pb.RegisterPromptsRequest) -> None:
         """Check the prompts of one message and take them in."""
-        self._received += message.ByteSize()
-        self._limits.check_stream(self._received)
         for prompt in message.prompts:
             self.specs.append(prompt_spec(prompt, len(self.specs)))
             # The same prompts in other frames are the same request, so the framing is left out.

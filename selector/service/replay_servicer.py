@@ -73,7 +73,6 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         self, request: AsyncIterator[pb.PushRolloutsRequest], context: grpc.aio.ServicerContext
     ) -> pb.PushRolloutsResponse:
         first: pb.PushRolloutsRequest | None = None
-        received = 0
         push = _Push(self._limits, self._largest_group)
         async for message in request:
             if first is None:
@@ -82,8 +81,6 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
                 step = checks.step(first.step)
             elif message.run_id not in ("", first.run_id):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
-            received += message.ByteSize()
-            self._limits.check_stream(received)
             await self._lanes.take_in(first.run_id, partial(push.check, run, step, list(message.groups)), context)
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
@@ -200,7 +197,8 @@ class _Push:
             position = self._seen
             self._seen += 1
             try:
-                checked = self._checked(run, step, group)
+                payload = group.SerializeToString()
+                checked = self._checked(run, step, group, len(payload))
             except GroupRefused as refusal:
                 self.refused.append((group, GroupRefused(refusal.reason, refusal.field, refusal.description, position)))
             except ServiceError as error:
@@ -209,7 +207,7 @@ class _Push:
                     (group, GroupRefused(error.reason, violation.field, violation.description, position))
                 )
             else:
-                self.groups.append((checked, group.SerializeToString()))
+                self.groups.append((checked, payload))
                 self.positions.append(position)
 
     def refusal(self) -> ServiceError:
@@ -227,11 +225,11 @@ class _Push:
             metadata={"refused": str(len(self.refused))},
         )
 
-    def _checked(self, run: Run, step: int, group: pb.RolloutGroup) -> CheckedGroup:
-        if group.ByteSize() > self._largest_group:
+    def _checked(self, run: Run, step: int, group: pb.RolloutGroup, size: int) -> CheckedGroup:
+        if size > self._largest_group:
             description = (
                 f"expected at most {self._largest_group} bytes in one group, which leaves room for what a sample adds "
-                f"to it within max_message_bytes={self._limits.max_message_bytes}; got {group.ByteSize()}"
+                f"to it within max_message_bytes={self._limits.max_message_bytes}; got {size}"
             )
             raise GroupRefused(Reason.QUOTA_EXCEEDED, "", description)
         checked = validate_group(group_columns(group), run.group_rules, step)

@@ -24,7 +24,6 @@ from selector.service.answers import batch_message, explanation_message, outcome
 from selector.service.calls import Calls
 from selector.service.config_messages import config_message, explicit_config
 from selector.service.lanes import Lanes, Later, while_wanted
-from selector.service.limits import Limits
 from selector.service.pages import page_key, page_position, page_token
 from selector.service.prompt_messages import PromptStream, import_request, prompt_frames
 from selector.service.quality_messages import quality_message
@@ -57,7 +56,6 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         runs: Runs,
         lanes: Lanes,
         encoding: Executor,
-        limits: Limits,
         access: Access,
         calls: Calls,
         observer: RpcObserver,
@@ -66,7 +64,6 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self._runs = runs
         self._lanes = lanes
         self._encoding = encoding
-        self._limits = limits
         # What ListRuns shows of a run that is too busy to be asked.
         self._listed: dict[str, run_pb2.Run] = {}
         self.access = access
@@ -178,7 +175,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self, request: AsyncIterator[pb.RegisterPromptsRequest], context: grpc.aio.ServicerContext
     ) -> pb.RegisterPromptsResponse:
         first: pb.RegisterPromptsRequest | None = None
-        stream = PromptStream(self._limits)
+        stream = PromptStream()
         async for message in request:
             if first is None:
                 first = message

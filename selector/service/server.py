@@ -250,7 +250,7 @@ class Server:
         intake = Intake(self._calls, self._metrics)
         self._server = server = grpc.aio.server(interceptors=[self._gate, intake], options=channel_options(settings))
         selector = SelectorServicer(
-            self._runs, self._lanes, self._encoding, limits, self._access, self._calls, self._metrics, time.monotonic
+            self._runs, self._lanes, self._encoding, self._access, self._calls, self._metrics, time.monotonic
         )
         replay = ReplayServicer(
             self._runs, self._lanes, limits, self._access, self._calls, self._metrics, time.monotonic
