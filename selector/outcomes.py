@@ -61,11 +61,16 @@ def map_by_rules(
         path: field path of the outcomes, for the violation.
     """
     low, high = rules.outcome_range
-    positions = np.arange(len(raw))
+    positions: np.ndarray | None = None
     if len(statuses):
-        counts = (statuses != ABORTED) & (statuses != UNSCORABLE)
-        raw, positions = raw[counts], positions[counts]
+        positions = np.flatnonzero((statuses != ABORTED) & (statuses != UNSCORABLE))
+        raw = raw[positions]
     skipped = len(statuses) - len(raw) if len(statuses) else 0
+    # Mostly all is well, which takes two looks; a NaN makes both extremes NaN, which compare false.
+    if len(raw) and raw.min() >= low and raw.max() <= high:
+        return MappedOutcomes((raw - low) / (high - low), skipped, 0, 0)
+    if positions is None:
+        positions = np.arange(len(raw))
 
     finite = np.isfinite(raw)
     dropped = int(len(raw) - finite.sum())

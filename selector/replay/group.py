@@ -213,6 +213,8 @@ def _check_rollouts(group: GroupColumns) -> None:
         first = int(np.argmin(finite))
         description = f"expected a finite number; got {group.rewards[first]}"
         raise GroupRefused(Reason.INVALID_GROUP, f"rewards[{first}]", description)
+    if not len(group.statuses):
+        return
     unknown = (group.statuses < _STATUSES.start) | (group.statuses >= _STATUSES.stop)
     if unknown.any():
         first = int(np.argmax(unknown))
@@ -310,7 +312,7 @@ def _outcome_summary(group: GroupColumns, rules: GroupRules) -> CheckedGroup:
         group_id=group.group_id or f"{group.prompt_id}@{group.policy_version}",
         policy_version=group.policy_version,
         mean_outcome=float(mapped.mean()) if len(mapped) else math.nan,
-        informative=bool(len(mapped)) and float(np.ptp(mapped)) > INFORMATIVE_TOLERANCE,
+        informative=bool(len(mapped)) and float(mapped.max() - mapped.min()) > INFORMATIVE_TOLERANCE,
         counted=len(mapped),
         clipped=found.clipped,
         dropped=found.dropped,
