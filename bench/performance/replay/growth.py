@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bench.performance.figures import Figure
 from bench.performance.replay.serving import Settings
 

@@ -32,10 +32,10 @@ def _message() -> Any:
     names = ("slot", *(name for name, _, _ in _FIELDS))
     kinds = ("TYPE_INT64", *(kind for _, kind, _ in _FIELDS))
     for number, (name, kind) in enumerate(zip(names, kinds, strict=True), 1):
-        field = group.field.add(name=name, number=number)
+        label = "LABEL_OPTIONAL" if name == "slot" else "LABEL_REPEATED"
+        field: Any = group.field.add(name=name, number=number)
         field.type = getattr(descriptor_pb2.FieldDescriptorProto, kind)
-        repeated = number > 1
-        field.label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED if repeated else 1
+        field.label = getattr(descriptor_pb2.FieldDescriptorProto, label)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Group"))
