@@ -20,6 +20,7 @@ from clients.connection import (
     call_metadata,
     channel_options,
     health_method,
+    replay_stub,
     seconds,
 )
 from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
@@ -29,7 +30,6 @@ from clients.rollout_group import RolloutGroup
 from clients.streams import Prior, RequestStream
 from clients.tls import TlsOption, channel_security
 from selector.v1 import run_pb2
-from selector.v1.replay_service_pb2_grpc import ReplayServiceStub
 from selector.v1.selector_service_pb2_grpc import SelectorServiceStub
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class AsyncSelectorClient:
             else grpc.aio.secure_channel(target, credentials, options)
         )
         self._selector = SelectorServiceStub(self._channel)
-        self._replay = ReplayServiceStub(self._channel)
+        self._replay = replay_stub(self._channel)
         self._health = health_method(self._channel)
 
     # Runs

@@ -8,6 +8,8 @@ import math
 from typing import Any
 
 from clients.messages import number, shown
+from selector.v1 import replay_service_pb2
+from selector.v1.replay_service_pb2_grpc import ReplayServiceStub
 
 LOGGER = logging.getLogger("selector.client")
 
@@ -72,6 +74,16 @@ def _is_local(target: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def replay_stub(channel: Any) -> ReplayServiceStub:
+    """The stub of ReplayService, whose PushRollouts takes messages that are encoded already."""
+    stub = ReplayServiceStub(channel)
+    stub.PushRollouts = channel.stream_unary(
+        "/selector.v1.ReplayService/PushRollouts",
+        response_deserializer=replay_service_pb2.PushRolloutsResponse.FromString,
+    )
+    return stub
 
 
 def health_method(channel: Any) -> Any:

@@ -7,7 +7,7 @@ therefore read-only; copy before changing anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,19 @@ from clients.messages import add, build, fill, listed, shown
 from clients.names import enum_number, short_name
 from clients.sampling_settings import SamplingSettings
 from clients.token_arrays import FLOAT32, INT32, UINT8, log_probs, loss_mask, per_rollout, scores, token_ids
+from clients.wire import Part, delimited
 from selector.v1 import replay_service_pb2, selector_service_pb2
 
 _STATUS = selector_service_pb2.RolloutStatus.DESCRIPTOR
 _ARRAYS = ("lengths", "rewards", "outcomes", "prompt_token_ids", "response_token_ids", "behavior_log_probs")
+_FIELDS = replay_service_pb2.RolloutGroup.DESCRIPTOR.fields_by_name
+# In order of their numbers.
+_PAYLOAD: dict[str, np.dtype[Any]] = {
+    "prompt_token_ids": INT32,
+    "response_token_ids": INT32,
+    "behavior_log_probs": FLOAT32,
+    "loss_mask": UINT8,
+}
 _TOKEN_COLUMNS = ("response_token_ids", "behavior_log_probs", "loss_mask")
 
 
@@ -232,6 +241,36 @@ class RolloutGroup:
         Raises:
             ValueError: a field that ``from_arrays`` did not check cannot be sent; begins with its name.
         """
+        self._write_head(message)
+        for name, part in self._payload():
+            setattr(message, name, bytes(part))
+        self._write_columns(message)
+
+    def encoded(self) -> list[Part]:
+        """The message as it is sent, in parts that share the memory of the arrays.
+
+        Raises:
+            ValueError: as ``write_to``.
+        """
+        head, tail = replay_service_pb2.RolloutGroup(), replay_service_pb2.RolloutGroup()
+        self._write_head(head)
+        parts: list[Part] = [head.SerializeToString()]
+        for name, part in self._payload():
+            parts += delimited(_FIELDS[name].number, [part])
+        if self.columns:
+            self._write_columns(tail)
+            parts.append(tail.SerializeToString())
+        return parts
+
+    def _payload(self) -> Iterator[tuple[str, memoryview]]:
+        """The fields of tokens that are not empty, in order."""
+        for name, dtype in _PAYLOAD.items():
+            values = getattr(self, name)
+            if values is not None and values.size:
+                yield name, np.ascontiguousarray(values, dtype).data.cast("B")
+
+    def _write_head(self, message: replay_service_pb2.RolloutGroup) -> None:
+        """Everything that comes before the payload."""
         fill(
             message,
             prompt_id=self.prompt_id,
@@ -245,11 +284,9 @@ class RolloutGroup:
                 0 if name is None else enum_number(_STATUS, name, f"statuses[{index}]")
                 for index, name in enumerate(self.statuses)
             ],
-            prompt_token_ids=self.prompt_token_ids.astype(INT32, copy=False).tobytes(),
-            response_token_ids=self.response_token_ids.astype(INT32, copy=False).tobytes(),
-            behavior_log_probs=self.behavior_log_probs.astype(FLOAT32, copy=False).tobytes(),
-            loss_mask=b"" if self.loss_mask is None else self.loss_mask.astype(UINT8, copy=False).tobytes(),
         )
+
+    def _write_columns(self, message: replay_service_pb2.RolloutGroup) -> None:
         for index, (name, column) in enumerate(self.columns.items()):
             add(
                 message.columns,

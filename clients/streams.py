@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from clients.messages import add, array_of, build, listed, shown
 from clients.rollout_group import RolloutGroup
+from clients.wire import Part, delimited
 from selector.v1 import replay_service_pb2, selector_service_pb2
 
 # Streamed messages of this size are fastest; a larger prompt or group has a frame of its own.
@@ -20,6 +21,7 @@ M = TypeVar("M", bound=Message)
 Prior = tuple[float, int] | float | None
 # Size of an item in bytes, and what adds it to a frame.
 Writer = tuple[int, Callable[[Any], None]]
+_GROUPS = replay_service_pb2.PushRolloutsRequest.DESCRIPTOR.fields_by_name["groups"].number
 # Arguments by the field of a prompt that their entries are.
 _ARGUMENTS = {
     "prompt_id": "prompt_ids",
@@ -93,24 +95,35 @@ def prompt_stream(
 
 
 def rollout_stream(header: replay_service_pb2.PushRolloutsRequest, groups: Sequence[RolloutGroup]) -> RequestStream:
-    """PushRollouts of groups; ``header`` holds the fields of the first message."""
+    """PushRollouts of groups, encoded; ``header`` holds the fields of the first message."""
 
-    def writers() -> Iterator[Writer]:
+    def frames() -> Iterator[bytes]:
+        frame: list[Part] = [header.SerializeToString()]
+        size = 0
         for index, group in enumerate(groups):
             if isinstance(group, type) or not hasattr(group, "write_to"):
                 raise ValueError(f"groups[{index}]: expected a RolloutGroup, got {shown(group)}")
-            yield group.nbytes, partial(_add_group, group=group, index=index)
+            if size and size + group.nbytes > FRAME_BYTES:
+                yield b"".join(frame)
+                frame, size = [], 0
+            frame += delimited(_GROUPS, _encoded(group, index))
+            size += group.nbytes
+        yield b"".join(frame)
 
-    return RequestStream(lambda: _frames(header, writers()))
+    return RequestStream(frames)
 
 
 def _add_prompt(frame: selector_service_pb2.RegisterPromptsRequest, fields: dict[str, Any], index: int) -> None:
     add(frame.prompts, selector_service_pb2.Prompt, lambda name: f"{_ARGUMENTS[name]}[{index}]", **fields)
 
 
-def _add_group(frame: replay_service_pb2.PushRolloutsRequest, group: RolloutGroup, index: int) -> None:
+def _encoded(group: Any, index: int) -> list[Part]:
     try:
-        group.write_to(frame.groups.add())
+        if isinstance(group, RolloutGroup):
+            return group.encoded()
+        message = replay_service_pb2.RolloutGroup()
+        group.write_to(message)
+        return [message.SerializeToString()]
     except ValueError as error:
         raise ValueError(f"groups[{index}].{error}") from error
 
