@@ -236,8 +236,10 @@ def serve(config: Path | None, log_level: str, token: str, **values: Any) -> Non
     start, or stopped serving although nobody asked for it.
     """
     from selector.grants import admin
+    from selector.service.allocator import keep_freed_memory
     from selector.settings import ServerSettings
 
+    keep_freed_memory()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogLines(FORMAT))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
