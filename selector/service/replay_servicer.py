@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from itertools import chain
 
 import grpc
 
@@ -32,6 +33,8 @@ from selector.v1.reasons import Reason
 _FRAME_BYTES = 2**20
 # Between the largest group and the largest message: what is added to a group when it is sampled.
 _ROOM_BYTES = 2**16
+# Messages of about 1 MiB: to have a thread do something costs more than to check a small message.
+_CHECKED_AT_ONCE = 4
 _MOST_SAMPLED = 1_000_000
 _LISTED = 10
 # Each is held, and answered, with what is wrong with it; tiny ones could otherwise fill the memory.
@@ -74,6 +77,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
     ) -> pb.PushRolloutsResponse:
         first: pb.PushRolloutsRequest | None = None
         push = _Push(self._limits, self._largest_group)
+        unchecked: list[pb.PushRolloutsRequest] = []
         async for message in request:
             if first is None:
                 first = message
@@ -81,11 +85,16 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
                 step = checks.step(first.step)
             elif message.run_id not in ("", first.run_id):
                 raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
-            await self._lanes.take_in(first.run_id, partial(push.check, run, step, list(message.groups)), context)
+            unchecked.append(message)
+            if len(unchecked) == _CHECKED_AT_ONCE:
+                await self._lanes.take_in(first.run_id, partial(push.check, run, step, unchecked), context)
+                unchecked = []
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
         run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id
         checks.request_id(first)
+        if unchecked:
+            await self._lanes.take_in(run_id, partial(push.check, run, step, unchecked), context)
 
         def store() -> PushResult:
             current = self._runs.same(run)
@@ -185,13 +194,13 @@ class _Push:
         self.refused: list[tuple[pb.RolloutGroup, GroupRefused]] = []
         self._seen = 0
 
-    def check(self, run: Run, step: int, groups: list[pb.RolloutGroup]) -> None:
-        """Check the groups of one message.
+    def check(self, run: Run, step: int, messages: list[pb.PushRolloutsRequest]) -> None:
+        """Check the groups of the next messages.
 
         Raises:
             ServiceError: too many of the stream's groups are not sound for going on with the rest.
         """
-        for group in groups:
+        for group in chain.from_iterable(message.groups for message in messages):
             if len(self.refused) >= _MOST_REFUSED:
                 raise self.refusal()
             position = self._seen
