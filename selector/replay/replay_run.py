@@ -108,6 +108,7 @@ class ReplayRun:
         request_id: str = "",
         fingerprint: bytes = b"",
         skip_refused: bool = False,
+        checksums: Sequence[int] | None = None,
     ) -> PushResult:
         """Store groups, durably and together.
 
@@ -128,7 +129,10 @@ class ReplayRun:
         known = self._requests.get(request_id)
         if known is not None and fingerprint:
             return _answered_push(known, fingerprint)
-        arrivals = [Arrival(group, len(payload), zlib.crc32(payload)) for group, payload in groups]
+        if checksums is None:
+            checksums = [zlib.crc32(payload) for _, payload in groups]
+        sums = zip(groups, checksums, strict=True)
+        arrivals = [Arrival(group, len(payload), checksum) for (group, payload), checksum in sums]
         if request_id and not fingerprint:
             fingerprint = _fingerprint(arrivals, step)
         if known is not None:

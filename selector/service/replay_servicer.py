@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import chain
@@ -103,7 +104,9 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
             current.refused_groups.update(refusal.reason.name for _, refusal in push.refused)
             if push.refused and not skip_refused:
                 raise push.refusal()
-            return current.replay.push(push.groups, step, request_id, skip_refused=skip_refused)
+            return current.replay.push(
+                push.groups, step, request_id, skip_refused=skip_refused, checksums=push.checksums
+            )
 
         result = await self._lanes.run(run_id, store, context)
         self._lanes.announce(run_id)
@@ -189,6 +192,7 @@ class _Push:
         self._limits = limits
         self._largest_group = largest_group
         self.groups: list[tuple[CheckedGroup, bytes]] = []
+        self.checksums: list[int] = []
         # Position in the stream of each sound group.
         self.positions: list[int] = []
         self.refused: list[tuple[pb.RolloutGroup, GroupRefused]] = []
@@ -217,6 +221,7 @@ class _Push:
                 )
             else:
                 self.groups.append((checked, payload))
+                self.checksums.append(zlib.crc32(payload))
                 self.positions.append(position)
 
     def refusal(self) -> ServiceError:
