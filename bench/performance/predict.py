@@ -1,0 +1,182 @@
+"""What predicting a pool's difficulty by attention costs: ``python -m bench.performance.predict [--json OUT]``.
+
+A pool of random embeddings, K references, one thread, float32, as ``selector.difficulty.attending`` computes it.
+Against two baselines, in turns:
+
+* ``GEMM alone``: the product of the projected pool with the references, tile by tile, and nothing else: what no way of
+  computing all scores can beat on the same BLAS;
+* ``expanding loop``: the forward pass of the adapter as the published method is written for training, re-stated here
+  from the paper with the same layers: the references are expanded to every prompt of a batch and projected for each
+  anew. Measured on ``--loop-prompts`` prompts.
+
+The last figures say what a prompt costs as the pool and the reference set grow: 1 = nothing is lost.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from bench.performance.figures import Figure, options, show
+from bench.performance.turns import compared, in_turns
+from selector.adapter_training.network import AdapterNetwork
+from selector.difficulty.attending import Attention
+from selector.difficulty.reference_set import References
+from selector.difficulty.tiles import TILE_ROWS, tiles
+
+_EMBEDDING = 384
+_BATCH = 8
+_LOOP = "expanding loop"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool ready to be attended over."""
+
+    network: AdapterNetwork
+    embeddings: np.ndarray
+    reference_rows: np.ndarray
+    attention: Attention
+
+    @staticmethod
+    def random(prompts: int, references: int, width: int) -> Pool:
+        """Of normal embeddings; the projected pool is drawn too, at a scale that leaves scores small."""
+        random = np.random.default_rng(0)
+        torch.manual_seed(0)
+        network = AdapterNetwork(_EMBEDDING, width).eval()
+        adapter = network.adapter("", "")
+        embeddings = random.normal(size=(references + 64, _EMBEDDING)).astype(np.float32)
+        rows = np.arange(references)
+        projected = random.normal(size=(prompts, width)).astype(np.float32)
+        attention = Attention(
+            adapter=adapter,
+            references=References(rows, random.random(references), np.full(references, 8.0)),
+            tiles=list(tiles(projected)),
+            covered=np.ones(prompts, dtype=bool),
+            as_query=adapter.query(embeddings[rows]),
+            as_reference=adapter.reference(embeddings[rows]),
+        )
+        return Pool(network, embeddings, rows, attention)
+
+    def product(self) -> None:
+        """The scores of all prompts, tile by tile."""
+        keys = np.ascontiguousarray(self.attention.as_reference.T)
+        scores = np.empty((TILE_ROWS, keys.shape[1]), dtype=np.float32)
+        for tile in self.attention.tiles:
+            np.matmul(tile, keys, out=scores)
+
+    def expanding_loop(self, prompts: int) -> None:
+        """Difficulties of the last ``prompts`` embeddings."""
+        network, measured = self.network, torch.from_numpy(self.attention.references.difficulty).float()
+        references = torch.from_numpy(self.embeddings[self.reference_rows])
+        queries = torch.from_numpy(self.embeddings[-prompts:])
+        with torch.no_grad():
+            for start in range(0, prompts, _BATCH):
+                batch = queries[start : start + _BATCH]
+                expanded = references[None].expand(len(batch), -1, -1)
+                query, key = network.query(batch)[:, None], network.reference(expanded)
+                weights = torch.softmax((query * key).sum(dim=2) / key.shape[2] ** 0.5, dim=1)
+                weights @ measured
+
+
+def figures(prompts: int, references: int, width: int, rounds: int, loop_prompts: int) -> list[Figure]:
+    """Both comparisons at one width."""
+    pool = Pool.random(prompts, references, width)
+    ways: dict[str, Callable[[int], object]] = {
+        "GEMM alone": lambda _: pool.product(),
+        _LOOP: lambda _: pool.expanding_loop(loop_prompts),
+        "ours": lambda _: pool.attention.difficulty(),
+    }
+    found = in_turns(ways, rounds)
+    rows = len(pool.attention.tiles) * TILE_ROWS
+    flops = 2.0 * rows * references * width / statistics.median(found["GEMM alone"].cpu)
+    per_prompt = [seconds / loop_prompts for seconds in found[_LOOP].cpu]
+    ours = [seconds / rows for seconds in found["ours"].cpu]
+    return [
+        compared(
+            f"predict, h = {width}",
+            found["GEMM alone"].cpu,
+            found["ours"].cpu,
+            "GEMM alone",
+            work=rows / 1e6,
+            unit="CPU µs / prompt",
+            must=0.75 if width >= 384 else None,
+            gflops=flops / 1e9,
+            prompts=prompts,
+            K=references,
+            h=width,
+        ),
+        compared(
+            f"predict, h = {width}",
+            per_prompt,
+            ours,
+            _LOOP,
+            work=1e-6,
+            unit="CPU µs / prompt",
+            must=4000.0 if width == 896 else None,
+            prompts=prompts,
+            K=references,
+            h=width,
+        ),
+    ]
+
+
+def growth(sizes: list[tuple[int, int]], width: int, rounds: int) -> list[Figure]:
+    """CPU time of a prompt and reference at each (N, K), against the first."""
+    pools = {size: Pool.random(*size, width) for size in sizes}
+    ways = {str(size): partial(_predict, pool) for size, pool in pools.items()}
+    found = in_turns(ways, rounds)
+
+    def each(size: tuple[int, int]) -> list[float]:
+        work = len(pools[size].attention.tiles) * TILE_ROWS * size[1]
+        return [seconds / work for seconds in found[str(size)].cpu]
+
+    return [
+        compared(
+            f"predict, N = {size[0]:,}, K = {size[1]:,}",
+            each(sizes[0]),
+            each(size),
+            f"N = {sizes[0][0]:,}, K = {sizes[0][1]:,}",
+            work=1e-9,
+            unit="CPU ns / prompt and reference",
+            h=width,
+        )
+        for size in sizes[1:]
+    ]
+
+
+def _predict(pool: Pool, _: int) -> None:
+    pool.attention.difficulty()
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = options("predict", __doc__)
+    parser.add_argument("--prompts", type=int, default=40_960)
+    parser.add_argument("--references", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--loop-prompts", type=int, default=16)
+    parser.add_argument("--quick", action="store_true", help="a few seconds: the figures mean nothing")
+    arguments = parser.parse_args()
+    rounds = 1 if arguments.quick else arguments.rounds
+    prompts = TILE_ROWS if arguments.quick else arguments.prompts
+    widths = (128,) if arguments.quick else (128, 384, 896)
+    sizes = [(4096, 64), (8192, 64)] if arguments.quick else [(10_240, 256), (102_400, 256), (1_024_000, 256)]
+    sizes += [] if arguments.quick else [(102_400, 64), (20_480, 4096), (2048, 100_000)]
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        found = [
+            each for h in widths for each in figures(prompts, arguments.references, h, rounds, arguments.loop_prompts)
+        ]
+        found += growth(sizes, 128, max(rounds // 3, 1))
+    show(found, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
