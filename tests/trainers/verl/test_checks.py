@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import transfer_queue as tq
-from omegaconf import OmegaConf, open_dict
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.config import validate_config
@@ -18,7 +17,16 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from clients import AlreadyExists, DeadlineExceeded, NotFound, RolloutGroup, Unavailable
 from tests.trainers.service import Service
-from tests.trainers.verl.tiny import GROUP_SIZE, PROMPTS, Trainer, client, config, data_files, documented, trainer
+from tests.trainers.verl.tiny import (
+    GROUP_SIZE,
+    PROMPTS,
+    Trainer,
+    client,
+    config,
+    data_files,
+    documented_overrides,
+    trainer,
+)
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.prompt_pool import content_ids
 from trainer_adapters.verl import SnapshotCallback, classes
@@ -369,12 +377,11 @@ def _random_group(rng: np.random.Generator, prompt_id: str, sampling: dict[str, 
 
 def test_the_documented_blocks_are_what_verl_and_the_adapter_ask_for(tmp_path: Path) -> None:
     per_gpu = "log_prob_micro_batch_size_per_gpu=1"
-    composed = config(
-        tmp_path, NOWHERE, "run", f"actor_rollout_ref.rollout.{per_gpu}", f"actor_rollout_ref.ref.{per_gpu}"
-    )
+    sizes = [f"actor_rollout_ref.rollout.{per_gpu}", f"actor_rollout_ref.ref.{per_gpu}"]
+    composed = config(tmp_path, NOWHERE, "run", *sizes)
     validate_config(config=composed, use_reference_policy=False, use_critic=False)
     assert composed.trainer.v1.sampler.sampler_kwargs.run_id == composed.data.curriculum.run_id == "run"
-    with open_dict(composed):
-        composed.merge_with(OmegaConf.create(documented()[1]))
+    composed = config(tmp_path, NOWHERE, "run", *sizes, *documented_overrides())
+    assert composed.data.curriculum.run.reference == {"mode": "DEDICATED", "every_steps": 2}
     rollout = composed.actor_rollout_ref.rollout
     check_reference_passes(composed, 2, sampling_settings(rollout, "rollout"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -86,15 +87,21 @@ def model_folder(folder: Path) -> str:
     return str(path)
 
 
-def documented() -> list[str]:
-    """The blocks of the documentation that a user pastes: the configuration, and what dedicated references add."""
-    return re.findall(r"```yaml\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def documented() -> str:
+    """The configuration that a user pastes from the documentation."""
+    return re.findall(r"```yaml\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+
+
+def documented_overrides() -> list[str]:
+    """What the documentation adds to it on the command line for dedicated references."""
+    blocks = re.findall(r"```sh\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return shlex.split(next(block for block in blocks if "DEDICATED" in block).replace("\\\n", " "))
 
 
 def config(folder: Path, target: str, run_id: str = "run", *overrides: str, data: str | None = None) -> DictConfig:
     """The documented configuration, made small."""
     folder.mkdir(exist_ok=True, parents=True)
-    (folder / "curriculum.yaml").write_text(documented()[0], encoding="utf-8")
+    (folder / "curriculum.yaml").write_text(documented(), encoding="utf-8")
     files = data or data_files(folder)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(folder), version_base=None):
