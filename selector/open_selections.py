@@ -15,8 +15,8 @@ was selected for that step again. Reports of prompts that were not selected belo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,9 +29,8 @@ NEVER = -1
 _OPEN_PER_PROMPT = 4
 
 
-@dataclass(frozen=True)
-class OpenSelection:
-    """One prompt's part of a selection.
+class OpenSelection(NamedTuple):
+    """One prompt's part of a selection; a tuple, because a batch makes a thousand of them while its caller waits.
 
     Attributes:
         difficulty: predicted when it was selected.
@@ -67,11 +66,14 @@ class OpenSelections:
 
     def add(self, event: SelectionEvent) -> None:
         """Open the selections of a batch."""
-        columns = (event.prompt, event.arm, event.difficulty, event.population)
-        for prompt, arm, difficulty, population in zip(*(column.tolist() for column in columns), strict=True):
+        steps, purposes = repeat(event.step), repeat(event.purpose)
+        columns = (column.tolist() for column in (event.arm, event.difficulty, event.population))
+        made = map(OpenSelection, steps, purposes, *columns)
+        for prompt, selection in zip(event.prompt.tolist(), made, strict=True):
             selections = self._open.setdefault(prompt, [])
-            selections.append(OpenSelection(event.step, event.purpose, arm, difficulty, population))
-            del selections[:-_OPEN_PER_PROMPT]
+            selections.append(selection)
+            if len(selections) > _OPEN_PER_PROMPT:
+                del selections[0]
         self.leased_at[event.prompt] = np.maximum(self.leased_at[event.prompt], event.step)
 
     def belonging(self, prompts: Sequence[int], purpose: int, step: int) -> list[OpenSelection]:

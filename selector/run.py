@@ -28,6 +28,7 @@ from selector.estimates import Answer, EstimateKeeper
 from selector.events import (
     REPORT,
     SELECTION,
+    TRAIN,
     Event,
     PriorsEvent,
     ReplacementEvent,
@@ -305,6 +306,22 @@ class Run:
         Args:
             budget_s: seconds the estimate may take before the last one is used, None = any.
         """
+        begun = self._begun(request)
+        if isinstance(begun, Batch):
+            return begun
+        return self._chosen(request, begun, self.estimate(request.step, budget_s))
+
+    def select_unless_waiting(self, request: SelectRequest) -> Batch | Future[Estimate]:
+        """The same if the estimate is there; else what has to be waited for first, see ``estimate_awaits``."""
+        begun = self._begun(request)
+        if isinstance(begun, Batch):
+            return begun
+        if (awaited := self.estimate_awaits(request.step)) is not None:
+            return awaited
+        return self._chosen(request, begun, self.estimate(request.step, 0.0))
+
+    def _begun(self, request: SelectRequest) -> Batch | np.ndarray:
+        """The batch if it has been chosen already; else the indices of the prompts that must not be chosen."""
         self.reconcile()
         self.answered.check(request.key)
         event = self._selected(request)
@@ -312,33 +329,27 @@ class Run:
             if event.fingerprint != request.key.fingerprint:
                 raise selection_differs(request, event)
             return batch_of(self.pool, event, request.shard_index, request.shard_count)
-        replay_groups = self._replay_groups(request)
-        event = self._ahead.take(
-            basis(self.state, self._events, self.pool, request, replay_groups), self.state, request.key
-        )
-        if event is None:
-            excluded = self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
-            answer = self.estimate(request.step, budget_s)
-            event = new_selection(self.config, self.state, self.pool, request, excluded, answer, replay_groups)
-        if not replay_groups and not self.pool.active().any():
+        of = basis(self.state, self._events, self.pool, request, self._replay_groups(request))
+        event = self._ahead.take(of, self.state, request.key)
+        if event is not None:
+            return self._handed_out(request, event)
+        return self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
+
+    def _chosen(self, request: SelectRequest, excluded: np.ndarray, answer: Answer) -> Batch:
+        groups = self._replay_groups(request)
+        event = new_selection(self.config, self.state, self.pool, request, excluded, answer, groups)
+        return self._handed_out(request, event)
+
+    def _handed_out(self, request: SelectRequest, event: SelectionEvent) -> Batch:
+        batch = batch_of(self.pool, event, request.shard_index, request.shard_count)
+        if not event.facts.replay_groups and not self.pool.active().any():
             # Nothing could be handed out, so nothing is recorded: the step is free for when prompts are registered.
-            return batch_of(self.pool, event, request.shard_index, request.shard_count)
+            return batch
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, None, request.step)
         self._apply(event)
-        return batch_of(self.pool, event, request.shard_index, request.shard_count)
-
-    def select_awaits(self, request: SelectRequest) -> Future[Estimate] | None:
-        """What ``select`` would wait for next; see ``estimate_awaits``. What it would refuse is refused at once."""
-        self.reconcile()
-        self.answered.check(request.key)
-        if self._selected(request) is not None:
-            return None
-        if self._ahead.has(basis(self.state, self._events, self.pool, request, self._replay_groups(request))):
-            return None
-        self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
-        return self.estimate_awaits(request.step)
+        return batch
 
     def look_ahead(self) -> Future[Estimate] | None:
         """Choose the next step's batch, if it can be told what that is; see ``selector.ahead``.
@@ -371,6 +382,8 @@ class Run:
         return share
 
     def _selected(self, request: SelectRequest) -> SelectionEvent | None:
+        if request.purpose == TRAIN and request.step > self.state.last_selection_step:
+            return None
         row = self.store.find_selection(self.row.id, request.step, request.purpose, request.round)
         return None if row is None else SelectionEvent.from_row(row)
 

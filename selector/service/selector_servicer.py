@@ -255,8 +255,10 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
             run = self._runs.get(run_id)
             # What waiting for the lane took is gone from the time that the estimate may take.
             budget = None if half_gone is None else max(half_gone - self.monotonic(), 0.0)
-            awaited = None if budget == 0 else run.select_awaits(asked)
-            return run.select(asked, budget) if awaited is None else Later(awaited, budget, partial(select, asked))
+            if budget == 0:
+                return run.select(asked, budget)
+            found = run.select_unless_waiting(asked)
+            return found if isinstance(found, Batch) else Later(found, budget, partial(select, asked))
 
         batch = await self._lanes.run(run_id, begun, context)
         return batch_message(batch)

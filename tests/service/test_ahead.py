@@ -128,7 +128,7 @@ def test_what_happens_in_between_counts(
         step = client.get_run().last_step + 1
         taken.clear()
         chosen.append((step, client.select_batch(step, _BATCH).prompt_ids))
-        assert taken == [False]
+        assert taken and not any(taken)
     assert chosen[0] == chosen[1]
 
 
@@ -145,7 +145,7 @@ def test_a_late_report_has_the_batch_chosen_anew(
         wait_for_it(service)
         taken.clear()
         chosen.append(client.select_batch(3, _BATCH).prompt_ids)
-        assert taken == [service is services[0]]
+        assert any(taken) is (service is services[0])
     assert chosen[0] == chosen[1]
 
 
@@ -167,7 +167,7 @@ def test_another_request_is_answered_for_itself(
         wait_for_it(service)
         taken.clear()
         chosen.append(client.select_batch(1, **asked).prompt_ids)
-        assert taken == [False]
+        assert taken and not any(taken)
     assert chosen[0] == chosen[1]
 
 
