@@ -39,6 +39,8 @@ class KeptSurface:
         if found is not None:
             self._kept, features = found
             pool.describe(features)
+            if len(features) == len(pool):
+                return
         else:
             pool.describe()
         self.save(pool)

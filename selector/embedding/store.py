@@ -291,9 +291,10 @@ class EmbeddingSpace:
             return
         with self._writing:
             wrong = set(self.verify().tolist())
-            for content, row in [item for item in self._row_of.items() if item[1] in wrong]:
-                self._damaged_of[content] = row
-                del self._row_of[content]
+            if wrong:
+                for content, row in [item for item in self._row_of.items() if item[1] in wrong]:
+                    self._damaged_of[content] = row
+                    del self._row_of[content]
             self._damaged = wrong
             self._checked = True
         if wrong:
@@ -349,10 +350,8 @@ class EmbeddingSpace:
             _log.warning("embeddings in %s: dropped %d rows with a torn tail", self._directory, count - sound)
             count = sound
         if count:
-            entries = self._keys_path.read_bytes()[: count * ENTRY_BYTES]
-            self._row_of = {
-                entries[at : at + HASH_BYTES]: row for row, at in enumerate(range(0, len(entries), ENTRY_BYTES))
-            }
+            entries = np.frombuffer(_read_range(self._keys_path, 0, count * ENTRY_BYTES), dtype=_ENTRY)
+            self._row_of = dict(zip(entries["content"].tolist(), range(count), strict=True))
         self._count = count
 
     def _mismatches(self, start: int, stop: int) -> np.ndarray:
