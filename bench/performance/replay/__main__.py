@@ -15,10 +15,10 @@ from pathlib import Path
 from bench.performance.figures import options, show
 from bench.performance.replay import content
 from bench.performance.replay.beside import PEERS, beside
-from bench.performance.replay.growth import growth
+from bench.performance.replay.growth import callers, lengths
 from bench.performance.replay.serving import Settings
 
-_PARTS = ("beside", "growth")
+_PARTS = ("beside", "lengths", "callers")
 
 
 def main() -> int:
@@ -51,8 +51,11 @@ def main() -> int:
         if "beside" in parts:
             chosen = {name: PEERS[name] for name in names}
             figures += beside(chosen, settings, arguments.rounds, arguments.warm_up)
-        if "growth" in parts:
-            figures += growth(settings, arguments.rounds, quick=arguments.quick)
+        if "lengths" in parts:
+            tokens = (1024, 2048) if arguments.quick else (1024, 4096, 16384, 32768)
+            figures += lengths(settings, tokens, arguments.rounds)
+        if "callers" in parts:
+            figures += callers(settings, (1, 2) if arguments.quick else (1, 2, 4, 8, 16), arguments.rounds)
     show(figures, arguments.json)
     return 0
 

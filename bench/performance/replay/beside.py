@@ -13,12 +13,14 @@ import numpy as np
 from bench.performance.figures import Figure
 from bench.performance.replay.content import group_bytes
 from bench.performance.replay.processes import file_bytes, memory_bytes
-from bench.performance.replay.serving import Settings
+from bench.performance.replay.serving import REWIND_STEPS, Settings
 from bench.performance.replay.worker import Spent, Worker, environment_of
 from bench.performance.turns import compared
 
 OURS = "ours"
-_KINDS = ("push", "sample")
+KINDS = ("push", "sample")
+# As many steps as ours keeps for a rewind, and a few to be sure.
+_KEPT_STEPS = REWIND_STEPS + 4
 _MEMORY = "memory of the server per payload byte stored"
 _MEMORY_MUST = 1.3
 
@@ -61,16 +63,26 @@ def beside(peers: Mapping[str, Peer], settings: Settings, rounds: int, warm_up: 
             workers[name] = Worker(peer.store, own, python)
             open_workers.callback(workers[name].close)
         steps = settings.stored // settings.groups
-        memory = {name: _filled(worker, steps) for name, worker in workers.items()}
+        memory, growing = {}, []
+        for name, worker in workers.items():
+            before = memory_bytes(worker.servers)
+            filling = [worker.push(step) for step in range(steps)]
+            memory[name] = {kind: size - before[kind] for kind, size in memory_bytes(worker.servers).items()}
+            # Until groups have left that no rewind brings back, the file of ours grows.
+            again = [worker.push(step) for step in range(steps, steps + _KEPT_STEPS)]
+            if name == OURS:
+                growing = filling + again
+        steps += _KEPT_STEPS
         spent = _in_turns(workers, steps, rounds, warm_up)
         ours = workers[OURS]
         figures = []
-        for kind, position in zip(_KINDS, range(2), strict=True):
+        for kind, position in zip(KINDS, range(2), strict=True):
             figures += [
                 _compared(kind, settings, spent[kind], name, workers[name].name, peer.must[position])
                 for name, peer in peers.items()
             ]
-        figures += [_alone(kind, spent[kind][OURS]) for kind in _KINDS]
+        figures += [_alone(f"{kind}, median", spent[kind][OURS]) for kind in KINDS]
+        figures.append(_alone("push while the file grows, median", growing[1:]))
         kept = settings.stored * group_bytes(settings.tokens)
         files = file_bytes(settings.folder / OURS / "state" / "replay")
         later = memory_bytes(ours.servers)
@@ -98,36 +110,28 @@ def beside(peers: Mapping[str, Peer], settings: Settings, rounds: int, warm_up: 
             detail={"payload bytes": kept, "grown by": memory[OURS], "after the rounds": later},
         )
     )
-    pushed = kept + (warm_up + rounds) * settings.groups * group_bytes(settings.tokens)
+    on_disk = kept + REWIND_STEPS * settings.groups * group_bytes(settings.tokens)
     figures.append(
         Figure(
             "file of the server per payload byte stored",
             None,
-            files / pushed,
+            files / on_disk,
             None,
             "bytes",
             must=_MEMORY_MUST,
-            detail={"payload bytes, with those kept for rewinds": pushed, "file bytes": files},
+            detail={"payload bytes, with those kept for rewinds": on_disk, "file bytes": files},
         )
     )
     return figures
 
 
-def _filled(worker: Worker, steps: int) -> dict[str, int]:
-    """Fill a store; by how much its processes have grown."""
-    before = memory_bytes(worker.servers)
-    for step in range(steps):
-        worker.push(step)
-    return {kind: size - before[kind] for kind, size in memory_bytes(worker.servers).items()}
-
-
 def _in_turns(workers: Mapping[str, Worker], step: int, rounds: int, warm_up: int) -> dict[str, dict[str, list[Spent]]]:
     """What each round took, by kind and store; in every round the order is another."""
     random = np.random.default_rng(0)
-    spent: dict[str, dict[str, list[Spent]]] = {kind: {name: [] for name in workers} for kind in _KINDS}
+    spent: dict[str, dict[str, list[Spent]]] = {kind: {name: [] for name in workers} for kind in KINDS}
     names = list(workers)
     for number in range(warm_up + rounds):
-        for kind in _KINDS:
+        for kind in KINDS:
             random.shuffle(names)
             for name in names:
                 took = getattr(workers[name], kind)(step + number)
@@ -155,8 +159,8 @@ def _compared(
     )
 
 
-def _alone(kind: str, spent: list[Spent]) -> Figure:
-    return Figure(f"{kind}, median", None, _median(spent), None, "s", detail={"cpu seconds": _cpu(spent)})
+def _alone(name: str, spent: list[Spent]) -> Figure:
+    return Figure(name, None, _median(spent), None, "s", detail={"cpu seconds": _cpu(spent)})
 
 
 def _median(spent: list[Spent]) -> float:

@@ -26,6 +26,9 @@ from typing import Any, Protocol
 from bench.performance.replay import content
 from bench.performance.replay.content import Arrays
 
+# For which ours keeps groups that have left the buffer.
+REWIND_STEPS = 8
+
 
 @dataclass(frozen=True)
 class Settings:

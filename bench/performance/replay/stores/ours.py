@@ -1,6 +1,10 @@
 """The service: a process, on a real port, durable, with the Python client.
 
-The option is the address of a service that runs already; the run is there then.
+Groups that left the buffer are kept for a rewind of a few steps only, so that a benchmark of a few rounds sees what a
+training sees after its first hundred steps: a file whose space is used again.
+
+The option ``ADDRESS PLACE CALLERS`` is for one of several callers of a service that another worker has started; they
+share out the groups of a step.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.performance.replay.content import Arrays
-from bench.performance.replay.serving import Settings
+from bench.performance.replay.serving import REWIND_STEPS, Settings
 from clients import RolloutGroup, SelectorClient
 from selector import __version__
 
@@ -28,27 +32,30 @@ class Ours:
     """See the module docstring."""
 
     def __init__(self, settings: Settings) -> None:
-        self.name = f"curriculum-selector {__version__}"
         self._process = None if settings.option else _service(settings.folder)
-        address = settings.option
-        if self._process is not None:
+        if self._process is None:
+            address, place, callers = settings.option.split()
+            self._place, self._callers = int(place), int(callers)
+        else:
+            self._place, self._callers = 0, 1
             assert self._process.stdout is not None
             line = self._process.stdout.readline()
             found = _SERVING.search(line)
             if found is None:
                 raise RuntimeError(f"the service did not start: {line!r}")
             address = found[1]
-            self.name += f" at {address}"
+        self.name = f"curriculum-selector {__version__} at {address}"
         self._client = SelectorClient(address, _RUN, timeout_s=_TIMEOUT_S)
         # A step's prompts come again once its groups have left, as in a trainer's second epoch.
-        self._prompts = [f"prompt-{number}" for number in range(settings.stored + settings.groups)]
+        count = settings.stored + self._callers * settings.groups
+        self._prompts = [f"prompt-{number}" for number in range(count)]
         if self._process is not None:
             self._client.create_run({"replay": {"capacity_groups": settings.stored}})
             embeddings = np.random.default_rng(1).standard_normal((len(self._prompts), 8)).astype(np.float32)
             self._client.register_prompts(self._prompts, embeddings=embeddings)
 
     def prepare(self, step: int, groups: Sequence[Arrays]) -> tuple[int, list[RolloutGroup]]:
-        first = step * len(groups)
+        first = (step * self._callers + self._place) * len(groups)
         prepared = []
         for number, group in enumerate(groups):
             prompt_id = self._prompts[(first + number) % len(self._prompts)]
@@ -104,5 +111,6 @@ def open_store(settings: Settings) -> Ours:
 
 def _service(folder: Path) -> subprocess.Popen[str]:
     listen = ["--listen=127.0.0.1:0", "--metrics-listen=", "--encoder=none", f"--state-dir={folder / 'state'}"]
-    command = [sys.executable, "-m", "selector", "serve", *listen]
+    rewind = f"--rewind-window-steps={REWIND_STEPS}"
+    command = [sys.executable, "-m", "selector", "serve", *listen, rewind]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
