@@ -16,9 +16,13 @@ import numpy as np
 from selector.content import content_hash
 from selector.difficulty.estimate import PoolFeatures
 from selector.difficulty.surface import SURFACE_FEATURES, surface_features
+from selector.embedding.errors import EmbeddingDamagedError
 from selector.neighbours.groups import first_members
+from selector.predictor import memory
 
 ACTIVE, RETIRED, INELIGIBLE = 1, 2, 3
+
+_GATHERED_AT_ONCE = 65_536
 
 # Fields of records by the columns of the pool that hold them as arrays.
 _NUMBERS = {
@@ -163,10 +167,17 @@ class Pool:
         return self._features
 
     def _embeddings(self, gather: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        present = self.embedding_row >= 0
-        vectors = gather(np.maximum(self.embedding_row, 0))
-        if not present.all():
-            vectors = np.where(present[:, None], vectors, np.float32(0))
+        """In memory that the predictor's process can map, so that there is one copy of them."""
+        rows = np.maximum(self.embedding_row, 0)
+        try:
+            vectors = memory.empty((len(rows), gather(rows[:1]).shape[1]), np.float32)
+            for start in range(0, len(rows), _GATHERED_AT_ONCE):
+                vectors[start : start + _GATHERED_AT_ONCE] = gather(rows[start : start + _GATHERED_AT_ONCE])
+        except EmbeddingDamagedError:
+            # Of all that are damaged, not of these alone.
+            gather(rows)
+            raise
+        vectors[self.embedding_row < 0] = 0.0
         return vectors
 
     def active(self) -> np.ndarray:
