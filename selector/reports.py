@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from selector.config import INFORMATIVE_TOLERANCE, RunConfig
 from selector.errors import FieldViolation, invalid_fields
 from selector.events import ReportEvent, ReportFacts
-from selector.outcomes import MappedOutcomes, map_outcomes
-from selector.requests import ReportRequest, ReportResult
+from selector.outcomes import ABORTED, UNSCORABLE, MappedOutcomes, map_outcomes
+from selector.requests import PromptReport, ReportRequest, ReportResult
 from selector.state import RunState
 from selector.v1.reasons import Reason
 
@@ -26,27 +28,32 @@ def new_report(
     Raises:
         ServiceError: INVALID_OUTCOME.
     """
-    mapped = _mapped(config, request)
+    mapped = _mapped(config, request.prompts)
     belonging = state.open.belonging(prompts.tolist(), request.purpose, request.step)
-    facts = ReportFacts(sum(m.skipped for m in mapped), sum(m.dropped for m in mapped), sum(m.clipped for m in mapped))
+    facts = ReportFacts(mapped.skipped, mapped.dropped, mapped.clipped)
     event = ReportEvent(
         seq=state.next_seq,
         step=request.step,
         purpose=request.purpose,
         prompt=prompts.astype(np.int32),
-        count=np.array([len(m.outcomes) for m in mapped], dtype=np.int32),
-        outcomes=np.concatenate([np.zeros(0), *(m.outcomes for m in mapped)]),
+        count=mapped.count,
+        outcomes=mapped.outcomes,
         predicted=np.array([selection.difficulty for selection in belonging]),
         population=np.array([selection.population for selection in belonging]),
         arm=np.array([selection.arm for selection in belonging], dtype=np.uint8),
         facts=facts,
     )
-    empty = sum(len(m.outcomes) == 0 for m in mapped)
-    informative = sum(len(m.outcomes) > 0 and np.ptp(m.outcomes) > INFORMATIVE_TOLERANCE for m in mapped)
+    counted = mapped.count > 0
+    informative = 0
+    if counted.any():
+        starts = event.starts()[:-1][counted]
+        spread = np.maximum.reduceat(mapped.outcomes, starts) - np.minimum.reduceat(mapped.outcomes, starts)
+        informative = int(np.count_nonzero(spread > INFORMATIVE_TOLERANCE))
+    applied = int(np.count_nonzero(counted))
     result = ReportResult(
-        applied_groups=len(mapped) - empty,
-        informative_groups=int(informative),
-        empty_groups=empty,
+        applied_groups=applied,
+        informative_groups=informative,
+        empty_groups=len(counted) - applied,
         skipped_rollouts=facts.skipped_rollouts,
         dropped_rollouts=facts.dropped_rollouts,
         clipped_outcomes=facts.clipped_outcomes,
@@ -54,10 +61,28 @@ def new_report(
     return event, result
 
 
-def _mapped(config: RunConfig, request: ReportRequest) -> list[MappedOutcomes]:
+@dataclass(frozen=True)
+class _Mapped:
+    """Outcomes that count, (sum of count,) in [0, 1]; (M,) int32 how many of each prompt; and what was left out."""
+
+    outcomes: np.ndarray
+    count: np.ndarray
+    skipped: int
+    dropped: int
+    clipped: int
+
+
+def _mapped(config: RunConfig, prompts: Sequence[PromptReport]) -> _Mapped:
+    """Where nothing is left out or refused, which is nearly always, all prompts together."""
+    low, high = config.outcome_range
+    raw = np.concatenate([prompt.outcomes for prompt in prompts])
+    statuses = np.concatenate([prompt.statuses for prompt in prompts])
+    if raw.min() >= low and raw.max() <= high and not np.isin(statuses, (ABORTED, UNSCORABLE)).any():
+        count = np.array([len(prompt.outcomes) for prompt in prompts], dtype=np.int32)
+        return _Mapped((raw - low) / (high - low), count, 0, 0, 0)
     mapped: list[MappedOutcomes] = []
     violations: list[FieldViolation] = []
-    for i, prompt in enumerate(request.prompts):
+    for i, prompt in enumerate(prompts):
         found = map_outcomes(config, prompt.outcomes, prompt.statuses, f"outcomes[{i}].outcomes")
         if isinstance(found, MappedOutcomes):
             mapped.append(found)
@@ -66,4 +91,10 @@ def _mapped(config: RunConfig, request: ReportRequest) -> list[MappedOutcomes]:
             violations.append(dataclasses.replace(found, description=description))
     if violations:
         raise invalid_fields(violations, Reason.INVALID_OUTCOME)
-    return mapped
+    return _Mapped(
+        np.concatenate([each.outcomes for each in mapped]),
+        np.array([len(each.outcomes) for each in mapped], dtype=np.int32),
+        sum(each.skipped for each in mapped),
+        sum(each.dropped for each in mapped),
+        sum(each.clipped for each in mapped),
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,7 +37,7 @@ def region(size: int) -> Region:
     Raises:
         OSError: there is no memory.
     """
-    fd = os.memfd_create("selector", os.MFD_CLOEXEC)
+    fd = _descriptor()
     try:
         os.ftruncate(fd, max(size, 1))
         made = Region(fd, max(size, 1))
@@ -45,6 +46,14 @@ def region(size: int) -> Region:
         raise
     made.fd = fd
     return made
+
+
+def _descriptor() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("selector", os.MFD_CLOEXEC)
+    # Elsewhere a file without a name does, be it on a disk.
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def received(fd: int) -> mmap.mmap:
