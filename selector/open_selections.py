@@ -82,15 +82,22 @@ class OpenSelections:
 
     def close(self, prompts: Sequence[int], purpose: int, step: int) -> None:
         """Close the selections that a report belongs to."""
+        done: list[int] = []
         for prompt in prompts:
             found = self._find(prompt, purpose, step)
             self._reported[prompt, purpose] = (step, found)
             selections = self._open.get(prompt, [])
+            if len(selections) == 1 and selections[0] is found:
+                # Nearly always.
+                del self._open[prompt]
+                done.append(prompt)
+                continue
             if found in selections:
                 selections.remove(found)
             if not selections:
                 self._open.pop(prompt, None)
             self.leased_at[prompt] = max((selection.step for selection in selections), default=NEVER)
+        self.leased_at[done] = NEVER
 
     def state_dict(self) -> dict[str, Any]:
         """In the terms of ``selector.state_codec``."""
@@ -117,7 +124,10 @@ class OpenSelections:
         }
 
     def _find(self, prompt: int, purpose: int, step: int) -> OpenSelection:
-        candidates = [selection for selection in self._open.get(prompt, ()) if selection.purpose == purpose]
+        selections = self._open.get(prompt, ())
+        if len(selections) == 1 and selections[0].step == step and selections[0].purpose == purpose:
+            return selections[0]
+        candidates = [selection for selection in selections if selection.purpose == purpose]
         # Drawn again within a step, as a reference may be, it is reported again for that.
         same_step = next((selection for selection in candidates if selection.step == step), None)
         if same_step is not None:
