@@ -1,4 +1,4 @@
-"""What the predictor's process is doing, for the metrics endpoint."""
+"""What the predictor is doing, for the metrics endpoint."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from selector.predictor.process import ProcessPredictor
+from selector.predictor.predictor import Predictor
 
 
 class PredictorCollector(Collector):
     """Reads a predictor's figures when Prometheus scrapes."""
 
-    def __init__(self, predictor: ProcessPredictor) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
 
     def collect(self) -> Iterator[Metric]:

@@ -39,7 +39,13 @@ class RunPredictor(Protocol):
 
 
 class Predictor(Protocol):
-    """Computes the estimates of all runs."""
+    """Computes the estimates of all runs.
+
+    Attributes:
+        starts: how often a process was started for it.
+    """
+
+    starts: int
 
     def of_run(self, config: RunConfig, adapter: Adapter | None, device: str) -> RunPredictor:
         """For one run; ``device`` as in ``make_estimator``."""
@@ -54,6 +60,7 @@ class LocalPredictor:
     """In threads of this process."""
 
     def __init__(self) -> None:
+        self.starts = 0
         # One run's long computation should not keep all others waiting.
         self._executor = ThreadPoolExecutor(2, thread_name_prefix="selector-estimate")
 

@@ -204,8 +204,7 @@ class Server:
                 _log.warning("%s: only runs whose prompts come with embeddings can use it", misfit)
         selector.embedder = Embedder(encoder, embeddings)
         self._metrics.registry.register(EmbedderCollector(selector.embedder))
-        if isinstance(self._predictor, ProcessPredictor):
-            self._metrics.registry.register(PredictorCollector(self._predictor))
+        self._metrics.registry.register(PredictorCollector(self._predictor))
         await self._lanes.off_loop(self._runs.open)
         await self._lanes.off_loop(lambda: mend(self._runs.all(), embeddings, selector.embedder))
         if settings.metrics_listen:

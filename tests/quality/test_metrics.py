@@ -24,6 +24,8 @@ from selector.embedding.metrics import EmbedderCollector
 from selector.embedding.store import EmbeddingStore
 from selector.metric_families import RunMetrics
 from selector.metrics import Metrics
+from selector.predictor.metrics import PredictorCollector
+from selector.predictor.predictor import LocalPredictor
 from tests.quality.runs import Group, Report, run_metrics, training_history
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -70,6 +72,7 @@ def busy(tmp_path: Path) -> Metrics:
     """A server on which every metric has a value."""
     metrics = served([run_metrics("a", training_history(1)), run_metrics("b", training_history(2))])
     metrics.registry.register(EmbedderCollector(Embedder(None, EmbeddingStore(tmp_path))))
+    metrics.registry.register(PredictorCollector(LocalPredictor()))
     metrics.observe_rpc("SelectBatch", "OK", 0.02)
     with metrics.in_flight("SelectBatch"):
         pass
