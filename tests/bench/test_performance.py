@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,11 @@ def test_a_quick_run_gives_figures_with_their_command(module: str, name: str, tm
 
 def test_ways_take_turns_and_get_the_same_rounds() -> None:
     seen: list[tuple[str, int]] = []
-    found = in_turns({name: lambda number, name=name: seen.append((name, number)) for name in "abc"}, 4, warm_up=2)
+
+    def noted(name: str, number: int) -> None:
+        seen.append((name, number))
+
+    found = in_turns({name: partial(noted, name) for name in "abc"}, 4, warm_up=2)
     assert [number for _, number in seen] == [number for number in range(6) for _ in range(3)]
     orders = {tuple(name for name, _ in seen[start : start + 3]) for start in range(0, 18, 3)}
     assert len(orders) > 1
