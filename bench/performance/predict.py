@@ -30,7 +30,8 @@ from selector.difficulty.attending import Attention
 from selector.difficulty.reference_set import References
 from selector.difficulty.tiles import TILE_ROWS, tiles
 
-_EMBEDDING = 384
+# Width of the embeddings at each width of the adapter: MiniLM's, and the published adapter's for Qwen2.5-Math-1.5B.
+_EMBEDDING = {128: 384, 384: 384, 896: 1536}
 _BATCH = 8
 _LOOP = "expanding loop"
 
@@ -49,9 +50,9 @@ class Pool:
         """Of normal embeddings; the projected pool is drawn too, at a scale that leaves scores small."""
         random = np.random.default_rng(0)
         torch.manual_seed(0)
-        network = AdapterNetwork(_EMBEDDING, width).eval()
+        network = AdapterNetwork(_EMBEDDING[width], width).eval()
         adapter = network.adapter("", "")
-        embeddings = random.normal(size=(references + 64, _EMBEDDING)).astype(np.float32)
+        embeddings = random.normal(size=(references + 64, _EMBEDDING[width])).astype(np.float32)
         rows = np.arange(references)
         projected = random.normal(size=(prompts, width)).astype(np.float32)
         attention = Attention(

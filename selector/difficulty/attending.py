@@ -27,6 +27,8 @@ _FEWEST_REFERENCES = 3
 # score is subtracted first. Bounded by the adapter's weights, so that no prompt's figures depend on another's.
 _LARGEST_PLAIN_SCORE = 70.0
 _VARIATION = 1e-12
+# Scores of so many references and a tile are 32 MiB.
+_BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,27 @@ class Attention:
         keys = np.ascontiguousarray(self.as_reference.T) / np.float32(np.sqrt(self.as_reference.shape[1]))
         measured = self.references.difficulty
         sums_of = np.stack([measured, np.ones_like(measured)]).astype(np.float32)
-        scores = np.empty((TILE_ROWS, keys.shape[1]), dtype=np.float32)
+        plain = self.adapter.largest_score <= _LARGEST_PLAIN_SCORE
+        # Of many references a block at a time: all scores of a tile would not stay in a cache.
+        blocks = [
+            (np.ascontiguousarray(keys[:, start : start + _BLOCK]), sums_of[:, start : start + _BLOCK])
+            for start in range(0, keys.shape[1], _BLOCK)
+        ]
+        room = np.empty(TILE_ROWS * min(keys.shape[1], _BLOCK), dtype=np.float32)
         difficulty = np.empty(len(self.tiles) * TILE_ROWS)
         for index, tile in enumerate(self.tiles):
-            np.matmul(tile, keys, out=scores)
-            if self.adapter.largest_score > _LARGEST_PLAIN_SCORE:
-                scores -= scores.max(axis=1, keepdims=True)
-            np.exp(scores, out=scores)
-            sums = (sums_of @ scores.T).astype(np.float64)
+            sums = np.zeros((2, TILE_ROWS))
+            largest = np.full(TILE_ROWS, -np.inf, dtype=np.float32)
+            for block, sums_of_block in blocks:
+                scores = room[: TILE_ROWS * block.shape[1]].reshape(TILE_ROWS, -1)
+                np.matmul(tile, block, out=scores)
+                if not plain:
+                    # What was summed so far had a smaller largest score subtracted.
+                    before, largest = largest, np.maximum(largest, scores.max(axis=1))
+                    sums *= np.exp(before - largest)
+                    scores -= largest[:, None]
+                np.exp(scores, out=scores)
+                sums += sums_of_block @ scores.T
             difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = sums[0] / sums[1]
         return difficulty[: len(self.covered)]
 

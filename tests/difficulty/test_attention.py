@@ -1,9 +1,11 @@
 """ATTENTION against a plain float64 computation, prompt by prompt."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from selector.difficulty import Adapter, Basis, PoolFeatures
+from selector.difficulty import Adapter, Basis, PoolFeatures, attending
 from selector.difficulty.attention import AttentionEstimator
 from tests.difficulty.adapters import random_adapter
 from tests.difficulty.simulation import batch_of, features_of
@@ -85,6 +87,24 @@ def test_large_scores_take_the_path_that_cannot_overflow() -> None:
     assert features.embeddings is not None
     expected, _ = _by_hand(Adapter.untrained(width), features.embeddings, references, 1 - successes / 8)
     np.testing.assert_allclose(estimator.estimate(features, 1).difficulty, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_many_references_are_attended_to_in_blocks(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    adapter = random_adapter(0, WIDTH, 16)
+    norm = replace(adapter.query.norm_out, weight=adapter.query.norm_out.weight * np.float32(scale))
+    adapter = replace(adapter, query=replace(adapter.query, norm_out=norm))
+    assert (adapter.largest_score > 70.0) == (scale > 1.0)
+    features = features_of(300, embeddings=_embeddings(1, 300))
+    references = np.arange(40, 110)
+    found = []
+    for block in (4096, 32, 7):
+        monkeypatch.setattr(attending, "_BLOCK", block)
+        estimator = AttentionEstimator(adapter, 256, "NONE")
+        estimator.observe(batch_of(3, references, _measured(features, references)))
+        found.append(estimator.estimate(features, 4).difficulty)
+    for blocks in found[1:]:
+        np.testing.assert_allclose(blocks, found[0], atol=2e-6)
 
 
 def test_growing_the_pool_leaves_earlier_predictions_bit_for_bit() -> None:
