@@ -15,6 +15,9 @@ from typing import Any
 
 from selector.cli.table import table, write_json
 
+SAME = "share that is the same"
+"""Unit of figures that say how often two ways gave the same."""
+
 _PACKAGES = ("numpy", "torch", "faiss-cpu", "grpcio", "protobuf")
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bench.performance.figures import Figure, options, show
+from bench.performance.figures import SAME, Figure, options, show
 from bench.performance.turns import compared, in_turns
 from selector.config import RunConfig
 from selector.difficulty.estimate import Estimate
@@ -111,7 +111,7 @@ def cuts(config: RunConfig, prompts: int, count: int, steps: int) -> list[Figure
                 1.0,
                 same / steps,
                 same / steps,
-                "share that is the same",
+                SAME,
                 "one part",
                 must=1.0,
                 detail={"batches": steps},
