@@ -5,7 +5,8 @@ loaded from local files only; nothing here opens a connection unless ``download`
 sentence-transformers are imported when a model is loaded and not before.
 
 Texts are embedded longest first in batches of ``BATCH_TEXTS``: on CPUs small batches of equal length beat large ones,
-because less padding is computed and activations stay in the cache. How texts share batches moves an embedding within
+because less padding is computed and activations stay in the cache. Length is that in tokens within the model's window:
+formulas and code have up to twice as many to a character as prose. How texts share batches moves an embedding within
 float rounding (about 1e-7), so the same call gives the same bytes, but another call need not; who needs stable
 embeddings stores them, as ``Embedder`` does.
 """
@@ -107,7 +108,8 @@ class SentenceTransformersEncoder:
     ) -> np.ndarray:
         """See ``Encoder.encode``."""
         embeddings = np.empty((len(texts), self.width), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+        lengths = self._lengths(texts)
+        order = sorted(range(len(texts)), key=lambda index: -lengths[index])
         for start in range(0, len(order), BATCH_TEXTS):
             if cancelled is not None and cancelled():
                 raise EmbeddingCancelled(f"stopped after {start} of {len(order)} texts")
@@ -122,8 +124,21 @@ class SentenceTransformersEncoder:
                 progress(start + len(batch), len(order))
         return embeddings
 
-    def _encode_batch(self, texts: list[str]) -> np.ndarray:
-        cut = [text[: self._character_limit] for text in texts]
+    def _lengths(self, texts: Sequence[str]) -> list[int]:
+        """What texts cost, relative to each other: tokens, or characters where the model has no tokens of its own."""
+        tokenizer = self._model.tokenizer
+        usual = importlib.import_module("transformers").PreTrainedTokenizerBase
+        if not texts or self._character_limit is None or not isinstance(tokenizer, usual):
+            return [len(text) for text in texts]
+        with self._encoding:
+            found = tokenizer(self._cut(texts), truncation=True, max_length=int(self._model.max_seq_length))
+        return [len(ids) for ids in found["input_ids"]]
+
+    def _cut(self, texts: Sequence[str]) -> list[str]:
+        return [text[: self._character_limit] for text in texts]
+
+    def _encode_batch(self, texts: Sequence[str]) -> np.ndarray:
+        cut = self._cut(texts)
         with self._encoding:
             if self._threads is not None:
                 importlib.import_module("torch").set_num_threads(self._threads)
