@@ -17,7 +17,7 @@ class StateDirectory:
     """An open, locked state directory.
 
     Layout: ``state.db`` (SQLite), ``embeddings/`` (memory-mapped vectors), ``replay/`` (LMDB),
-    ``snapshots/`` (folded states, which may be deleted while no server runs), ``lock``.
+    ``snapshots/`` (folded states and features of texts, which may be deleted while no server runs), ``lock``.
     """
 
     def __init__(self, path: Path) -> None:
