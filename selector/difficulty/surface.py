@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log, log1p
+from string import ascii_uppercase
 
 import numpy as np
 
@@ -25,21 +26,29 @@ SURFACE_FEATURES = (
 
 _DIGITS = "0123456789"
 _OPERATORS = "=+-*/^<>_"
+_KINDS = (_DIGITS.encode(), _OPERATORS.encode(), ascii_uppercase.encode())
 
 
-def _count(text: str, characters: str) -> int:
-    return sum(map(text.count, characters))
+def _counts(text: str) -> tuple[int, int, int]:
+    """Digits, operators and capitals."""
+    if text.isascii():
+        # What is left without them is shorter: one pass of C each.
+        raw = text.encode()
+        digits, operators, capitals = (len(raw) - len(raw.translate(None, kind)) for kind in _KINDS)
+        return digits, operators, capitals
+    return sum(map(text.count, _DIGITS)), sum(map(text.count, _OPERATORS)), sum(map(str.isupper, text))
 
 
 def _row(text: str) -> tuple[float, ...]:
     words = text.split()
+    digits, operators, capitals = _counts(text)
     return (
         log1p(len(text)),
         log1p(len(words)),
-        log1p(_count(text, _DIGITS)),
+        log1p(digits),
         log1p(text.count("\\")),
-        log1p(_count(text, _OPERATORS)),
-        log1p(sum(map(str.isupper, text))),
+        log1p(operators),
+        log1p(capitals),
         log1p(text.count("?")),
         log1p(text.count("\n")),
         log(max(len(set(words)), 1) / max(len(words), 1)),
