@@ -125,6 +125,17 @@ def test_log_probs_that_are_missing_or_broken_end_the_training(
         assert looked.get_run().replay_groups == 0
 
 
+@pytest.mark.parametrize("fault", [None, "half"])
+def test_log_probs_of_another_policy_are_told(
+    service: Service, tmp_path: Path, engine: Any, caplog: pytest.LogCaptureFixture, fault: str | None
+) -> None:
+    made = trainer(tmp_path, config(service.target), engine, train__num_episodes=1)
+    ray.get(engine.update_weight.remote(0, fault, made.policy.model.logits.detach().numpy()))
+    made.fit()
+    told = [each.getMessage() for each in caplog.records if "differ from the policy's" in each.getMessage()]
+    assert len(told) == (fault is not None)
+
+
 def test_a_group_of_an_engine_that_keeps_no_log_probs_is_told(caplog: pytest.LogCaptureFixture) -> None:
     def rows(log_prob: float) -> list[Any]:
         drawn = torch.ones((1, 20), dtype=torch.long)

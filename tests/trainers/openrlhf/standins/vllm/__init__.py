@@ -3,7 +3,7 @@
 The engine's model is a table: the logits of the next token given the first token of the sequence and the last one.
 OpenRLHF's ``update_weight`` brings it, see ``tests.trainers.openrlhf.tiny.Policy``. What is drawn follows from the
 prompt, the weights' version and how often the prompt was asked for under that version. A fault spoils the log-probs:
-``"none"`` of them, ``"zero"`` or ``"NaN"``.
+``"none"`` of them, ``"zero"``, ``"half"`` of each or ``"NaN"``.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class AsyncLLMEngine:
             processed = _log_softmax(logits / params.temperature)
             drawn.append(int(rng.choice(VOCABULARY, p=np.exp(processed) / np.exp(processed).sum())))
             told = processed if self.processed else _log_softmax(logits)
-            value = np.nan if self.fault == "NaN" else 0.0 if self.fault == "zero" else told[drawn[-1]]
+            value = told[drawn[-1]] * {"NaN": np.nan, "zero": 0.0, "half": 0.5}.get(self.fault or "", 1.0)
             log_probs.append({drawn[-1]: SimpleNamespace(logprob=float(value))})
         yield SimpleNamespace(
             outputs=[
