@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from selector.difficulty.estimate import UNIFORM_STANDARD_ERROR, Basis, Estimate, PoolFeatures
-from selector.predictor.predictor import PredictorLost, References, RunPredictor
+from selector.predictor.predictor import PredictorLost, References, ReplicaGone, RunPredictor
 from selector.state import RunState
 
 _log = logging.getLogger("selector.estimates")
@@ -78,19 +78,11 @@ class EstimateKeeper:
             self._pending = (key, self._predictor.submit(state, features, step))
         return self._pending[1]
 
-    def references(self, state: RunState, features: PoolFeatures, step: int, prompt: int, limit: int) -> References:
-        """See ``Estimator.references``; waits for what is being computed before.
-
-        Raises:
-            PredictorLost: what computes was lost again and again.
-        """
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return self._predictor.references(state, features, step, prompt, limit).result()
-            except PredictorLost:
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError
+    def references(
+        self, state: RunState, features: PoolFeatures, step: int, prompt: int, limit: int
+    ) -> Future[References]:
+        """See ``Estimator.references``; may fail with ``PredictorLost``."""
+        return self._predictor.references(state, features, step, prompt, limit)
 
     def forget(self) -> None:
         """Drop what was computed; the state has been rebuilt."""
@@ -113,6 +105,8 @@ class EstimateKeeper:
         self._pending = None
         try:
             self._key, self._estimate = key, future.result()
+        except ReplicaGone as error:
+            _log.debug("an estimate for step %d is asked for again: %s", key[2], error)
         except PredictorLost as error:
             self._lost += 1
             _log.warning("an estimate for step %d was lost: %s", key[2], error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +14,11 @@ from selector.history import OutcomeRecord, PromptHistory, SelectionRecord
 from selector.neighbours.groups import twins_of
 from selector.open_selections import NEVER
 from selector.pool import ACTIVE, INELIGIBLE, RETIRED
+from selector.predictor.predictor import PredictorLost, References
+from selector.refusals import predictor_lost
 from selector.run import Run
 from selector.selection.scores import log_weights
 from selector.storage.runs import history_changed
-
-_STRONGEST = 10
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,25 @@ class Explanation:
     twin_prompt_ids: list[str]
 
 
-def explain(run: Run, history: PromptHistory) -> Explanation:
+def explain(run: Run, history: PromptHistory, references: Future[References]) -> Explanation:
     """Explain a prompt whose history has been read.
 
+    Args:
+        references: ``Run.references`` of it, which is done.
+
     Raises:
-        ServiceError: HISTORY_CHANGED when the run has been rewound or made anew since.
+        ServiceError: HISTORY_CHANGED when the run has been rewound or made anew since; STARTING when what computes
+            estimates was lost.
     """
     if (run.row.id, run.row.rewind_epoch) != (history.run, history.epoch):
         raise history_changed()
     at = history.prompt
     step = max(run.state.last_step, 0)
-    estimate = run.estimate(step).estimate
-    references = run.keeper.references(run.state, run.features(), step, at, _STRONGEST)
+    estimate = run.undegraded_estimate(step)
+    try:
+        strongest = references.result(0)
+    except (PredictorLost, TimeoutError) as error:
+        raise predictor_lost() from error
     rank = _rank(run, estimate, at)
     return Explanation(
         prompt_id=run.pool.prompt_ids[at],
@@ -62,7 +70,7 @@ def explain(run: Run, history: PromptHistory) -> Explanation:
         standard_error=float(estimate.standard_error[at]),
         basis=int(estimate.basis[at]),
         own_weight=float(estimate.own_weight[at]),
-        references=[(run.pool.prompt_ids[i], weight, difficulty) for i, weight, difficulty in references],
+        references=[(run.pool.prompt_ids[i], weight, difficulty) for i, weight, difficulty in strongest],
         outcomes=history.outcomes,
         selections=history.selections,
         not_selected_because=_why_not(run, at, rank),

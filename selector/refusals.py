@@ -68,5 +68,14 @@ def embeddings_damaged(run_id: str, prompt_ids: Sequence[str], directory: Path) 
     )
 
 
+def predictor_lost() -> ServiceError:
+    """What computes estimates ended, again and again."""
+    return ServiceError(
+        Reason.STARTING,
+        "the process that computes estimates has ended and is started again; try again",
+        retry_after_s=1.0,
+    )
+
+
 def _joined(prompt_ids: Sequence[str]) -> str:
     return ", ".join(repr(prompt_id) for prompt_id in prompt_ids[:_LISTED])

@@ -43,11 +43,13 @@ from selector.kept_surface import KeptSurface
 from selector.neighbours.search import CPU
 from selector.neighbours.twins import TwinIndex
 from selector.pool import INELIGIBLE, RETIRED, Pool, PromptRecord
+from selector.predictor.predictor import References
 from selector.quotas import Ledger, Quotas, Usage
 from selector.refusals import (
     content_differs,
     embedding_mismatch,
     embeddings_damaged,
+    predictor_lost,
     selection_differs,
     unknown_prompts,
 )
@@ -83,6 +85,8 @@ _log = logging.getLogger("selector.runs")
 
 # Each is a column of the whole pool and of the population model.
 MOST_SIGNALS = 32
+# References that an explanation of a prompt lists.
+_STRONGEST = 10
 
 _LISTED = 10
 
@@ -404,6 +408,22 @@ class Run:
         """
         self.adapter.check_usable(self.row.run_id, self.row.space, self.row.width)
         return self.keeper.current(self.state, self.features(), step, budget_s)
+
+    def undegraded_estimate(self, step: int) -> Estimate:
+        """The same with everything folded so far, once ``estimate_awaits`` has nothing to wait for.
+
+        Raises:
+            ServiceError: as ``estimate``; STARTING when what computes estimates was lost too often.
+        """
+        answer = self.estimate(step, 0.0)
+        if answer.degraded:
+            raise predictor_lost()
+        return answer.estimate
+
+    def references(self, prompt: int) -> Future[References]:
+        """The strongest references of a prompt; see ``Estimator.references``."""
+        step = max(self.state.last_step, 0)
+        return self.keeper.references(self.state, self.features(), step, prompt, _STRONGEST)
 
     def sample(self, request: SampleRequest, part: tuple[int, int], key: RequestKey) -> Sample:
         """The replay sample of a step; see ``ReplayRun.sample``."""

@@ -204,6 +204,7 @@ class Runs:
             run = self.get(run_id)
             self._spend(lambda: self._delete(run, request_id))
             del self._runs[run_id]
+            run.keeper.forget()
             self.ledger.close(run.row.id)
             self._snapshots.drop(run.row.id)
             self._undropped.add(run.row.id)

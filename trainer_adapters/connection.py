@@ -19,6 +19,7 @@ What is kept is in memory: a training that ends during an outage loses it.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import TypeVar
@@ -85,11 +86,18 @@ class Connection:
 
     def close(self) -> None:
         """Sends what is kept, if the service answers, and ends the connection."""
-        if self.unsent and self.reach():
-            self.attempt("close", lambda: None)
-        if self.unsent:
-            LOGGER.error("run %s: %d reports or pushes could not be delivered", self._config.run_id, self.unsent)
-        self.client.close()
+        if "client" not in self.__dict__:
+            # Nothing was ever asked.
+            return
+        try:
+            if self.unsent and self.reach():
+                self.attempt("close", lambda: None)
+        except SelectorError as error:
+            LOGGER.error("run %s: what was kept is refused: %s", self._config.run_id, error)
+        finally:
+            if self.unsent:
+                LOGGER.error("run %s: %d reports or pushes could not be delivered", self._config.run_id, self.unsent)
+            self.client.close()
 
     def reach(self) -> bool:
         """Whether the service can be used, asking one that was away."""
@@ -148,8 +156,13 @@ class Connection:
             LOGGER.error("run %s: dropped %d pushes: backlog_bytes is full", self._config.run_id, dropped)
 
     def report_training(self, step: int, **figures: float | int | None) -> None:
-        """As ``SelectorClient.report_training``; figures that are not known are None."""
-        known = {name: value for name, value in figures.items() if value is not None}
+        """As ``SelectorClient.report_training``; figures that are not known are None, and those that are not finite are
+        left out: they say that the trainer has another trouble, which must not end it here.
+        """
+        known = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+        for name in figures.keys() - known.keys():
+            if figures[name] is not None:
+                LOGGER.warning("run %s: %s of step %d is %s", self._config.run_id, name, step, figures[name])
 
         def call(request_id: str) -> None:
             self.client.report_training(step, request_id=request_id, **known)  # type: ignore[arg-type]

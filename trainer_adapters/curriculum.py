@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clients import RolloutGroup, RunInfo, Selection, SelectorClient
+from clients import (
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    RolloutGroup,
+    RunInfo,
+    Selection,
+    SelectorClient,
+    SelectorError,
+)
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.connection import LOGGER, Connection
@@ -114,11 +123,17 @@ class Curriculum:
         """
         patience = self.config.start_timeout_s
         created = self.create(check)
-        before = 0 if created else self._check_strangers()
+        # Also of a run that is new: another training may have come to it since.
+        before = self._check_strangers()
         domains = None if self.pool.domains is None else list(self.pool.domains)
-        registered = self._client.register_prompts(
-            list(self.pool.prompt_ids), list(self.pool.texts), domains=domains, timeout_s=patience
-        )
+        try:
+            registered = self._client.register_prompts(
+                list(self.pool.prompt_ids), list(self.pool.texts), domains=domains, timeout_s=patience
+            )
+        except (InvalidArgument, FailedPrecondition, ResourceExhausted):
+            if created and not before:
+                self._abandon()
+            raise
         if before and registered.added:
             LOGGER.warning("run %s: added %d prompts that it did not have", self.config.run_id, registered.added)
         # Also at 0: what an earlier training under this run id reported would be added to.
@@ -148,11 +163,18 @@ class Curriculum:
                 check(made.run)
             except AdapterError:
                 if made.created:
-                    self._client.delete_run()
+                    self._abandon()
                 raise
             self._created = made.created
             self._replays = self.config.replay and made.run.config.replay.fresh_fraction < 1
         return self._created
+
+    def _abandon(self) -> None:
+        """Deletes a run that was made for nothing; what went wrong before is what the caller is to hear of."""
+        try:
+            self._client.delete_run()
+        except SelectorError as error:
+            LOGGER.warning("run %s was made and could not be deleted: %s", self.config.run_id, error)
 
     def _check_strangers(self) -> int:
         """Before anything is added to a run that turns out to be another training's; how many prompts it has."""

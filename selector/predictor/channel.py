@@ -5,8 +5,10 @@ Both ends run the same code and are parent and child, so what comes in can be tr
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
+import os
 import pickle
 import socket
 import struct
@@ -59,17 +61,22 @@ class Channel:
 
         Raises:
             Closed: there will be none.
+            OSError: there is no memory, or no descriptor; what comes next cannot be told any more.
         """
         size, count = _HEAD.unpack(self._read(_HEAD.size))
         regions: list[mmap.mmap] = []
         while len(regions) < count:
+            wanted = min(count - len(regions), _MOST_REGIONS)
             try:
-                said, found, _flags, _address = socket.recv_fds(self._end, 1, min(count - len(regions), _MOST_REGIONS))
+                said, found, flags, _address = socket.recv_fds(self._end, 1, wanted)
             except OSError as error:
                 raise Closed(str(error)) from error
             if not said:
                 raise Closed("the other end was closed")
-            regions += map(memory.received, found)
+            regions += _mapped(found)
+            # Without room for a descriptor the system leaves it out, and what follows would be read as something else.
+            if flags & socket.MSG_CTRUNC or len(found) != wanted:
+                raise OSError(errno.EMFILE, "descriptors of shared memory were lost: too many are open")
         return _Placing(io.BytesIO(self._read(size)), regions).load()
 
     def close(self) -> None:
@@ -90,6 +97,16 @@ class Channel:
                 raise Closed("the other end was closed")
             rest = rest[count:]
         return held
+
+
+def _mapped(descriptors: list[int]) -> list[mmap.mmap]:
+    """All of them, or none."""
+    left = list(descriptors)
+    try:
+        return [memory.received(left.pop(0)) for _ in descriptors]
+    finally:
+        for descriptor in left:
+            os.close(descriptor)
 
 
 class _Sharing(pickle.Pickler):

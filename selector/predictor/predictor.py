@@ -17,6 +17,10 @@ class PredictorLost(Exception):
     """What computed is gone, and with it what it was computing; another attempt starts anew."""
 
 
+class ReplicaGone(PredictorLost):
+    """What was asked for is not known any more; asking again sends it anew, and is all it takes."""
+
+
 class RunPredictor(Protocol):
     """Computes what one run asks for; calls are serialised by the caller, as are changes of the run's state."""
 

@@ -19,9 +19,9 @@ from typing import Any
 from selector.config import RunConfig
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import Estimate, PoolFeatures
-from selector.predictor.channel import Channel, Closed
+from selector.predictor.channel import Channel
 from selector.predictor.child import Job, NewReplica
-from selector.predictor.predictor import PredictorLost, References, RunPredictor
+from selector.predictor.predictor import PredictorLost, References, ReplicaGone, RunPredictor
 from selector.state import RunState
 
 _log = logging.getLogger("selector.predictor")
@@ -89,16 +89,11 @@ class ProcessPredictor:
             self._thread.submit(self._drop, run)
 
     def _do(self, run: int, replica: int, job: Mapping[str, Any]) -> Any:
-        if self._child is None:
-            self._replicas.clear()
-            self._dropped.clear()
-            self.starts += 1
-            self._child = _Child(self._threads)
-        child = self._child
+        child = self._living()
         if job["new"] is not None:
             self._replicas[run] = replica
         elif self._replicas.get(run) != replica:
-            raise PredictorLost("the run's replica is gone")
+            raise ReplicaGone("others needed the room, or the process is another")
         self._replicas.move_to_end(run)
         while len(self._replicas) > _MOST_REPLICAS:
             self._dropped.add(self._replicas.popitem(last=False)[0])
@@ -106,11 +101,13 @@ class ProcessPredictor:
             child.channel.send(Job(run=run, dropped=tuple(self._dropped - {run}), **job))
             self._dropped.clear()
             well, answer = child.channel.receive()
-        except Closed as error:
+        except Exception as error:
+            # Also where this process lacks memory or descriptors: what the channel brings next cannot be told any more.
             self._child = None
             child.end()
             lived = time.monotonic() - child.began
-            _log.error("the predictor's process ended with status %s after %.1f s", child.process.returncode, lived)
+            status = child.process.returncode
+            _log.error("the predictor's process ended after %.1f s, with status %s: %r", lived, status, error)
             time.sleep(max(_PAUSE_S - lived, 0.0))
             raise PredictorLost(str(error)) from error
         if not well:
@@ -118,6 +115,19 @@ class ProcessPredictor:
             self._drop(run)
             raise answer
         return answer
+
+    def _living(self) -> _Child:
+        if self._child is None:
+            self._replicas.clear()
+            self._dropped.clear()
+            self.starts += 1
+            try:
+                self._child = _Child(self._threads)
+            except OSError as error:
+                _log.error("the predictor's process cannot be started: %s", error)
+                time.sleep(_PAUSE_S)
+                raise PredictorLost(str(error)) from error
+        return self._child
 
     def _drop(self, run: int) -> None:
         if self._replicas.pop(run, None) is not None:
@@ -136,6 +146,8 @@ class _Child:
                 [sys.executable, "-m", "selector.predictor.child", *map(str, (its.fileno(), ends, threads))],
                 pass_fds=(its.fileno(), ends),
                 stdin=subprocess.DEVNULL,
+                # Ctrl-C in a terminal is for the server, which then ends it.
+                start_new_session=True,
             )
         except BaseException:
             os.close(self._alive)
@@ -179,6 +191,10 @@ class _ProcessRun:
     def references(
         self, state: RunState, features: PoolFeatures, step: int, prompt: int, limit: int
     ) -> Future[References]:
+        if self._config.estimator.name != "ATTENTION":
+            none: Future[References] = Future()
+            none.set_result([])
+            return none
         return self._submit(state, features, "references", (step, prompt, limit))
 
     def forget(self) -> None:

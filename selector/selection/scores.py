@@ -21,6 +21,7 @@ from selector.difficulty.estimate import Estimate
 
 # Keeps log-weights finite for prompts that are surely solved or surely out of reach.
 _SMALLEST = 1e-300
+_ROUNDING = 1e-12
 
 
 def log_weights(config: RunConfig, estimate: Estimate, uniforms: np.ndarray | None) -> np.ndarray:
@@ -73,7 +74,12 @@ def expected_informative(a: np.ndarray, b: np.ndarray, group_size: int) -> np.nd
     for i in range(group_size):
         all_right *= (a + i) / (a + b + i)
         all_wrong *= (b + i) / (a + b + i)
-    return np.maximum(1.0 - all_right - all_wrong, 0.0)
+    return _sure(1.0 - all_right - all_wrong)
+
+
+def _sure(chance: np.ndarray) -> np.ndarray:
+    """Chances below what rounding leaves of 1 - 1 are none."""
+    return np.where(chance < _ROUNDING, 0.0, chance)
 
 
 def _learnable(p: np.ndarray) -> np.ndarray:
@@ -81,4 +87,4 @@ def _learnable(p: np.ndarray) -> np.ndarray:
 
 
 def _informative(p: np.ndarray, group_size: int) -> np.ndarray:
-    return np.maximum(1.0 - p**group_size - (1 - p) ** group_size, 0.0)
+    return _sure(1.0 - p**group_size - (1 - p) ** group_size)

@@ -19,7 +19,7 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import grpc
@@ -47,6 +47,14 @@ class Later(Generic[_T]):
     awaited: Future[Any]
     left_s: float | None
     work: Callable[[], _T | Later[_T]]
+
+
+@dataclass(frozen=True)
+class Awaited(Generic[_T]):
+    """The same for work that needs the lane only before and after; see ``Lanes.patiently``."""
+
+    awaited: Future[Any]
+    work: Callable[[], _T | Awaited[_T]]
 
 
 class _Lane:
@@ -124,6 +132,25 @@ class Lanes:
         except asyncio.CancelledError:
             gone.set()
             raise
+
+    async def patiently(
+        self,
+        lane: str,
+        work: Callable[[], _T | Awaited[_T]],
+        context: grpc.aio.ServicerContext | None = None,
+    ) -> _T:
+        """Do work in a lane that may first have to wait for something, during which the lane is free.
+
+        Unlike ``Later``, others may change the run meanwhile: the rest of the work must look again.
+
+        Raises:
+            ServiceError: as ``run``; DEADLINE_EXCEEDED also when the deadline passed while it waited.
+        """
+        result: Any = await self.run(lane, work, context)
+        while isinstance(result, Awaited):
+            await _computed(result.awaited, None if context is None else context.time_remaining())
+            result = await self.run(lane, result.work, context)
+        return cast(_T, result)
 
     def aside(self, lane: str, work: Callable[[], Future[Any] | None]) -> None:
         """Do work that nobody waits for, as often as it gives something to wait for first; its errors are only logged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 
 import grpc
@@ -13,6 +13,7 @@ from selector.embedding.embedder import Embedder
 from selector.errors import invalid
 from selector.explain import Explanation, explain
 from selector.history import prompt_history
+from selector.predictor.predictor import References
 from selector.registration import Registration, prepare
 from selector.requests import Batch, RetireResult, SelectRequest
 from selector.run import Run
@@ -23,7 +24,7 @@ from selector.service.access import Access
 from selector.service.answers import batch_message, explanation_message, outcome_frames, selection_frames
 from selector.service.calls import Calls
 from selector.service.config_messages import config_message, explicit_config
-from selector.service.lanes import Lanes, Later, while_wanted
+from selector.service.lanes import Awaited, Lanes, Later, while_wanted
 from selector.service.pages import page_key, page_position, page_token
 from selector.service.prompt_messages import PromptStream, import_request, prompt_frames
 from selector.service.quality_messages import quality_message
@@ -304,12 +305,12 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
                 raise invalid(field, "is for the whole pool; prompt_ids are given", Reason.CONTRADICTORY_FIELDS)
         ids = list(request.prompt_ids)
 
-        def predict() -> pb.PredictDifficultyResponse | Later[pb.PredictDifficultyResponse]:
+        def predict() -> pb.PredictDifficultyResponse | Awaited[pb.PredictDifficultyResponse]:
             run = self._runs.get(run_id)
             if (awaited := run.estimate_awaits(max(run.state.last_step, 0))) is not None:
-                return Later(awaited, None, predict)
+                return Awaited(awaited, predict)
             start = page_position("pool", request.page_token, len(run.pool))
-            estimate = run.estimate(max(run.state.last_step, 0)).estimate
+            estimate = run.undegraded_estimate(max(run.state.last_step, 0))
             at = run.indices(ids, "prompt_ids") if ids else np.arange(start, min(start + size, len(run.pool)))
             token = page_token("pool", start + size) if not ids and start + size < len(run.pool) else ""
             return pb.PredictDifficultyResponse(
@@ -322,7 +323,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
                 next_page_token=token,
             )
 
-        return await self._lanes.run(run_id, predict, context)
+        return await self._lanes.patiently(run_id, predict, context)
 
     @unary
     async def ExplainPrompt(
@@ -335,12 +336,21 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         # Reading the history takes longer than the rest, and need not keep the run from its next step.
         history = await self._lanes.read(run_id, lambda: prompt_history(run, prompt_id, limit), context)
 
-        def explained() -> Explanation | Later[Explanation]:
+        def explained() -> Explanation | Awaited[Explanation]:
             self._runs.same(run)
-            awaited = run.estimate_awaits(max(run.state.last_step, 0))
-            return explain(run, history) if awaited is None else Later(awaited, None, explained)
+            if (awaited := run.estimate_awaits(max(run.state.last_step, 0))) is not None:
+                return Awaited(awaited, explained)
+            references = run.references(history.prompt)
+            return Awaited(references, partial(with_references, references, run.state.next_seq))
 
-        return explanation_message(await self._lanes.run(run_id, explained, context))
+        def with_references(references: Future[References], seq: int) -> Explanation | Awaited[Explanation]:
+            self._runs.same(run)
+            if run.state.next_seq != seq or run.estimate_awaits(max(run.state.last_step, 0)) is not None:
+                # The run has gone on meanwhile.
+                return explained()
+            return explain(run, history, references)
+
+        return explanation_message(await self._lanes.patiently(run_id, explained, context))
 
     @unary
     async def GetSelectionQuality(

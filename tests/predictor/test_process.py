@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from selector.config import EstimatorConfig, ReferenceConfig, RunConfig
 from selector.difficulty.estimate import Estimate, OutcomeBatch, PoolFeatures
 from selector.difficulty.registry import estimator_of
 from selector.estimates import EstimateKeeper
+from selector.predictor import memory
 from selector.predictor.predictor import PredictorLost
 from selector.predictor.process import ProcessPredictor
 from selector.state import RunState
@@ -163,6 +166,48 @@ def test_a_process_that_never_lives_leaves_the_last_estimate(
     answer = keeper.current(state, pool, 2, None)
     assert not answer.degraded
     assert_same(answer.estimate, state.estimator.copy().estimate(pool, 2))
+
+
+@pytest.mark.parametrize("where", ["received", "region"])
+def test_a_moment_without_memory_or_descriptors_is_survived(
+    predictor: ProcessPredictor, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """In the server, while an answer is read, or a job sent."""
+    chosen, pool = config("FUSED"), features(20_000)
+    state, run = RunState(chosen, estimator_of(chosen, None)), predictor.of_run(chosen, None, "cpu")
+    keeper = EstimateKeeper(run, time.monotonic)
+    told(state, report(0))
+    keeper.current(state, pool, 1, None)
+    sound = getattr(memory, where)
+
+    def failing(*arguments: Any) -> Any:
+        monkeypatch.setattr(memory, where, sound)
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(memory, where, failing)
+    told(state, report(1))
+    # Another pool: large arrays are sent, too.
+    other = replace(pool, version=2, surface=pool.surface.copy())
+    answer = keeper.current(state, other, 2, None)
+    assert not answer.degraded and getattr(memory, where) is sound
+    assert_same(answer.estimate, state.estimator.copy().estimate(other, 2))
+    assert predictor.starts == 2
+
+
+def test_runs_that_had_to_make_room_are_sent_anew(
+    predictor: ProcessPredictor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("selector.predictor.process._MOST_REPLICAS", 2)
+    chosen, pool = config("TRACKER"), features()
+    runs = [(RunState(chosen, estimator_of(chosen, None)), predictor.of_run(chosen, None, "cpu")) for _ in range(4)]
+    keepers = [EstimateKeeper(run, time.monotonic) for _, run in runs]
+    for step in range(3):
+        for number, ((state, _), keeper) in enumerate(zip(runs, keepers, strict=True)):
+            told(state, report(step + 10 * number))
+            answer = keeper.current(state, pool, step + 1, None)
+            assert not answer.degraded
+            assert_same(answer.estimate, state.estimator.copy().estimate(pool, step + 1))
+    assert predictor.starts == 1 and len(predictor._replicas) == 2 and not caplog.records
 
 
 def test_a_state_that_was_rebuilt_replaces_the_old_one(predictor: ProcessPredictor) -> None:

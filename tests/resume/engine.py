@@ -217,7 +217,10 @@ class Engine:
 
     def _ExplainPrompt(self, run: Run, operation: Operation) -> Answer:
         history = prompt_history(run, operation.request.prompt_id, 100)
-        return answered(explanation_message(explain(run, history)))
+        run.estimate(max(run.state.last_step, 0))
+        references = run.references(history.prompt)
+        references.exception()
+        return answered(explanation_message(explain(run, history, references)))
 
     def _GetSelectionQuality(self, run: Run, operation: Operation) -> Answer:
         return answered(quality_message(run_metrics(run, 0.0)))

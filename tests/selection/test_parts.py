@@ -117,6 +117,15 @@ def test_lazy_evaluation_finds_what_evaluating_everything_does(
     np.testing.assert_array_equal(found.keys[0], keys[best])
 
 
+def test_groups_of_one_are_never_informative_whatever_rounding_leaves() -> None:
+    config = replace(RunConfig(), score="INFORMATIVE", group_size=1)
+    for seed in range(20):
+        estimate, candidates = pool(3000, seed)
+        assert np.ptp(log_weights(config, estimate, None)) == 0
+        whole = choose_train(config, estimate, candidates, 40, _STEP, 0, None)
+        assert_same(choose_from(config, cut(config, estimate, candidates, evenly(3000, 7)), 40, _STEP, 0, None), whole)
+
+
 @pytest.mark.parametrize("evaluation", ["EXPECTATION", "THOMPSON"])
 def test_few_prompts_of_a_large_pool_are_evaluated(monkeypatch: pytest.MonkeyPatch, evaluation: str) -> None:
     size, count = 200_000, 256

@@ -23,6 +23,7 @@ from clients import (
     SelectorError,
 )
 from tests.service.running import InProcessService
+from trainer_adapters.backlog import Write
 from trainer_adapters.checks import AdapterError
 from trainer_adapters.config import CurriculumConfig
 from trainer_adapters.curriculum import Curriculum, check_replay_capacity
@@ -97,6 +98,59 @@ def test_a_run_that_was_made_for_a_training_that_is_refused_is_gone_again(servic
     with pytest.raises(AdapterError):
         curriculum(service).start(0, refuse)
     assert service.client("run").get_run().pool.active == len(POOL)
+
+
+def test_another_training_that_came_in_between_is_left_alone(service: InProcessService) -> None:
+    early = curriculum(service)
+    assert early.create(lambda run: None)
+    other = curriculum(service, PromptPool.from_texts([f"other {number}" for number in range(20)]))
+    other.start(0)
+    other.report(0, {each: [0.0, 1.0] for each in other.plan(0, 4).prompt_ids})
+    with pytest.raises(AdapterError, match="has 20 prompts that this training has not"):
+        early.start(0)
+    run = service.client("run").get_run()
+    assert (run.pool.active, run.outcome_groups) == (20, 4)
+
+
+def test_a_refusal_is_told_even_if_the_run_cannot_be_deleted(
+    service: InProcessService, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(run: RunInfo) -> None:
+        # Somebody else was faster.
+        service.client("run").delete_run()
+        raise AdapterError("no")
+
+    with pytest.raises(AdapterError, match="no"):
+        curriculum(service).start(0, refuse)
+    assert "run run was made and could not be deleted: RUN_NOT_FOUND" in caplog.text
+
+
+def test_prompts_that_are_refused_leave_no_run(service: InProcessService) -> None:
+    long = PromptPool(("x" * 2000, "y"), ("a question", "another"))
+    with pytest.raises(InvalidArgument):
+        curriculum(service, long).start(0)
+    with pytest.raises(NotFound):
+        service.client("run").get_run()
+
+
+def test_figures_that_are_not_numbers_are_left_out(service: InProcessService, caplog: pytest.LogCaptureFixture) -> None:
+    made = curriculum(service)
+    made.start(0)
+    made.report_training(0, effective_sample_size=float("nan"), max_importance_weight=float("inf"), clip_fraction=0.5)
+    quality = service.client("run").quality()
+    assert (quality.effective_sample_size, quality.max_importance_weight, quality.clip_fraction) == (None, None, 0.5)
+    assert "effective_sample_size of step 0 is nan" in caplog.text
+
+
+def test_a_run_that_is_gone_at_the_end_is_told(service: InProcessService, caplog: pytest.LogCaptureFixture) -> None:
+    made = curriculum(service)
+    made.start(0)
+    service.client("run").delete_run()
+    made._connection._backlog.add(Write("report_outcomes", lambda request_id: service.client("run").get_run()))
+    made.close()
+    assert "what was kept is refused" in caplog.text and "1 reports or pushes could not be delivered" in caplog.text
+    # One that was never used has nothing to end.
+    curriculum(service).close()
 
 
 def test_a_training_that_never_replays_is_told_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class CurriculumExperienceMaker(RemoteExperienceMaker):
     def __init__(self, *args: Any, curriculum: CurriculumConfig, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._connection = Connection(curriculum)
+        # OpenRLHF says nothing at the end of a training, when an outage may have left something to send.
+        atexit.register(self._connection.close)
         self._looked = not curriculum.replay
 
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
