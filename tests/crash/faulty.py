@@ -99,7 +99,7 @@ class Faulty:
                     refused.pop(run_id, None)
                 continue
             for answer in answers:
-                assert isinstance(answer, Refused) and answer.reason == "STORAGE_FAILED", operation.describe()
+                assert isinstance(answer, Refused) and answer.reason == "STORAGE_FAILED", (operation.describe(), answer)
                 assert answer.retry, f"no RetryInfo: {answer}"
             self.refusals += 1
             refused |= {run_id: operation for run_id in operation.run_ids()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from selector.events import EventRow
 from selector.open_selections import OpenSelections
+from selector.pool import PromptColumns
 from selector.replay import replay_run, rewind
 from selector.replay.buffer import ReplayBuffer, evict
 from selector.replay.plans import Eviction
@@ -125,8 +126,14 @@ def _uses_are_forgotten_at_a_start(patch: _Patch) -> None:
 
 
 def _pools_are_sorted_at_a_start(patch: _Patch) -> None:
-    prompts = RunStore.prompts
-    patch(RunStore, "prompts", lambda self, run: sorted(prompts(self, run), key=lambda record: record.prompt_id))
+    pages = RunStore.prompt_pages
+
+    def sorted_page(self: RunStore, run: int) -> Iterator[PromptColumns]:
+        records = sorted(record for page in pages(self, run) for record in zip(*page, strict=True))
+        if records:
+            yield PromptColumns(*zip(*records, strict=True))
+
+    patch(RunStore, "prompt_pages", sorted_page)
 
 
 def _later_snapshots_survive_a_rewind(patch: _Patch) -> None:
