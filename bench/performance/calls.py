@@ -5,7 +5,7 @@ something else for ``--pause`` seconds, as long as a trainer generates at least;
 before it is asked for. Everything that the service promises holds: a selection is on disk before it is answered.
 
 * ``bare call``: a gRPC server of the same library in a process of its own, which answers with the same 1,024 ids,
-  ready made, and stores nothing;
+  ready made, and stores nothing, after pauses as long: a machine that was idle takes longer for the first call;
 * ``idle``, ``predicting``: the same training while the predictor has nothing else to do, and while another run of as
   many prompts has it compute one estimate after another. Blocks of steps take turns.
 * callers: so many trainings at once, each asking again for a batch that it has: the same call without a new selection.
@@ -126,15 +126,16 @@ def _serve_bare(batch: int, end: Connection) -> None:
     asyncio.run(serve())
 
 
-def bare(batch: int, calls: int) -> list[float]:
-    """Seconds of each call of the bare server, through the same client."""
+def bare(batch: int, calls: int, pause_s: float) -> list[float]:
+    """Seconds of each call of the bare server, through the same client and after the same pauses."""
     with _process(_serve_bare, batch) as end, SelectorClient(f"127.0.0.1:{end.recv()}", "r") as client:
         seconds = []
-        for step in range(calls + 5):
+        for step in range(calls + 3):
             began = time.perf_counter()
             client.select_batch(step, batch)
             seconds.append(time.perf_counter() - began)
-    return seconds[5:]
+            time.sleep(pause_s)
+    return seconds[3:]
 
 
 def waits(prompts: int, batch: int, steps: int, pause_s: float) -> dict[str, list[float]]:
@@ -220,7 +221,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = [2000] if arguments.quick else arguments.prompts
     steps, pause = (3, 0.1) if arguments.quick else (arguments.steps, arguments.pause)
-    floor = bare(arguments.batch, 20 if arguments.quick else 500)
+    floor = bare(arguments.batch, steps, pause)
     found = []
     for prompts in sizes:
         seconds = waits(prompts, arguments.batch, steps, pause)
