@@ -225,8 +225,8 @@ def main() -> None:
     found = []
     for prompts in sizes:
         seconds = waits(prompts, arguments.batch, steps, pause)
-        for mode, limits in (("idle", (1.0, 10.0)), ("predicting", (None, None))):
-            for name, quantile, must in zip(("p50", "p99"), (0.5, 0.99), limits, strict=True):
+        for mode in ("idle", "predicting"):
+            for name, quantile in (("p50", 0.5), ("p99", 0.99)):
                 value, of_bare = (float(np.quantile(each, quantile) * 1e3) for each in (seconds[mode], floor))
                 found.append(
                     Figure(
@@ -236,7 +236,6 @@ def main() -> None:
                         of_bare / value,
                         "ms",
                         "bare call",
-                        must=must if prompts == 1_000_000 else None,
                         detail={"steps": len(seconds[mode]), "batch": arguments.batch},
                     )
                 )
