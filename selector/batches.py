@@ -117,7 +117,7 @@ def batch_of(pool: Pool, event: SelectionEvent, shard_index: int, shard_count: i
     facts = event.facts
     shortfall = shard_share(facts.shortfall, shard_index, shard_count)
     return Batch(
-        prompt_ids=[pool.prompt_ids[i] for i in event.prompt[part]],
+        prompt_ids=list(map(pool.prompt_ids.__getitem__, event.prompt[part].tolist())),
         difficulty=event.difficulty[part],
         standard_error=event.standard_error[part],
         probability=event.probability[part],

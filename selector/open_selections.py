@@ -56,6 +56,9 @@ class OpenSelections:
 
     def __init__(self) -> None:
         self.leased_at = np.zeros(0, dtype=np.int64)
+        # Batches that are not in ``_open`` yet: they are put there when something is looked for, which is not while the
+        # caller waits for its batch.
+        self._added: list[SelectionEvent] = []
         self._open: dict[int, list[OpenSelection]] = {}
         # (prompt, purpose) -> the step last reported, and the selection it belonged to.
         self._reported: dict[tuple[int, int], tuple[int, OpenSelection]] = {}
@@ -66,6 +69,15 @@ class OpenSelections:
 
     def add(self, event: SelectionEvent) -> None:
         """Open the selections of a batch."""
+        self._added.append(event)
+        self.leased_at[event.prompt] = np.maximum(self.leased_at[event.prompt], event.step)
+
+    def _settle(self) -> None:
+        for event in self._added:
+            self._put(event)
+        self._added.clear()
+
+    def _put(self, event: SelectionEvent) -> None:
         steps, purposes = repeat(event.step), repeat(event.purpose)
         columns = (column.tolist() for column in (event.arm, event.difficulty, event.population))
         made = map(OpenSelection, steps, purposes, *columns)
@@ -74,14 +86,15 @@ class OpenSelections:
             selections.append(selection)
             if len(selections) > _OPEN_PER_PROMPT:
                 del selections[0]
-        self.leased_at[event.prompt] = np.maximum(self.leased_at[event.prompt], event.step)
 
     def belonging(self, prompts: Sequence[int], purpose: int, step: int) -> list[OpenSelection]:
         """The selection that a report of each prompt belongs to; nothing changes."""
+        self._settle()
         return [self._find(prompt, purpose, step) for prompt in prompts]
 
     def close(self, prompts: Sequence[int], purpose: int, step: int) -> None:
         """Close the selections that a report belongs to."""
+        self._settle()
         done: list[int] = []
         for prompt in prompts:
             found = self._find(prompt, purpose, step)
@@ -101,6 +114,7 @@ class OpenSelections:
 
     def state_dict(self) -> dict[str, Any]:
         """In the terms of ``selector.state_codec``."""
+        self._settle()
         still_open = [(prompt, 0, selection) for prompt, found in self._open.items() for selection in found]
         reported = [(prompt, step, selection) for (prompt, _), (step, selection) in self._reported.items()]
         return {
@@ -113,7 +127,7 @@ class OpenSelections:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of ``state_dict``."""
         self.leased_at = state["leased_at"].copy()
-        self._open = {}
+        self._added, self._open = [], {}
         for prompt, _, selection in _entries(state["open"]):
             self._open.setdefault(prompt, []).append(selection)
         self._reported = {

@@ -86,6 +86,14 @@ _PUT_PROMPT = (
 )
 
 
+# Statements that every step takes, made once: SQLAlchemy takes longer to make one than SQLite to execute it.
+_APPEND_EVENT = tables.events.insert()
+_REMEMBER_REQUEST = tables.requests.insert()
+_FIND_REQUEST = sa.select(*_REQUEST_COLUMNS).where(
+    tables.requests.c.run == sa.bindparam("of_run"), tables.requests.c.request_id == sa.bindparam("of_id")
+)
+
+
 class Transaction:
     """Writes that become durable together."""
 
@@ -145,7 +153,7 @@ class Transaction:
         """Append an event to the run's log."""
         values = {name: getattr(event, name) for name in EventRow.__dataclass_fields__}
         checksum = row_checksum(list(values.values()))
-        self._connection.execute(tables.events.insert().values(run=run, **values, checksum=checksum))
+        self._connection.execute(_APPEND_EVENT, {"run": run, **values, "checksum": checksum})
 
     def drop_events(self, run: int, step: int) -> dict[str, int]:
         """Drop events of step >= the given step and forget their requests; counts of dropped events by kind."""
@@ -159,10 +167,9 @@ class Transaction:
 
     def remember_request(self, run: int, answered: AnsweredRequest) -> None:
         """Remember an applied request; the oldest are forgotten beyond what is promised."""
-        requests = tables.requests
         values = {name: getattr(answered, name) for name in AnsweredRequest.__dataclass_fields__}
         checksum = row_checksum(list(values.values()))
-        self._connection.execute(requests.insert().values(run=run, **values, checksum=checksum))
+        self._connection.execute(_REMEMBER_REQUEST, {"run": run, **values, "checksum": checksum})
         # Unknown for a run that is written to for the first time since the store was opened.
         spare = self._spare.get(run, 0)
         if spare == 0:
@@ -324,10 +331,8 @@ class RunStore:
 
     def find_request(self, run: int, request_id: str) -> AnsweredRequest | None:
         """The request that was applied under this id, if any."""
-        c = tables.requests.c
-        statement = sa.select(*_REQUEST_COLUMNS).where(c.run == run, c.request_id == request_id)
         with self._database.read() as connection:
-            row = connection.execute(statement).first()
+            row = connection.execute(_FIND_REQUEST, {"of_run": run, "of_id": request_id}).first()
         if row is None:
             return None
         check_row(row[-1], row_checksum(row[:-1]), f"the answer to request {request_id!r}")
