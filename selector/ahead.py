@@ -21,30 +21,24 @@ class Basis:
     """What a batch depends on: two of the same basis are the same but for the request's own fingerprint."""
 
     state: RunState
-    events: int
-    evidence_version: int
-    signals_version: int
-    priors_version: int
+    changes: int
     pool_version: int
     step: int
     batch_size: int
     replay_groups: int
 
 
-def basis(state: RunState, events: int, pool: Pool, request: SelectRequest, replay_groups: int) -> Basis | None:
+def basis(state: RunState, changes: int, pool: Pool, request: SelectRequest, replay_groups: int) -> Basis | None:
     """Of a request; None = it asks for more than a step's batch.
 
     Args:
-        events: how many the state was told since it was made, but for what trainers tell of their updates.
+        changes: how many there were of the run since it was loaded, but for those of the pool's content.
     """
     if request.purpose != TRAIN or request.round or request.exclude_prompt_ids:
         return None
     return Basis(
         state=state,
-        events=events,
-        evidence_version=state.evidence_version,
-        signals_version=state.signals_version,
-        priors_version=state.priors.version,
+        changes=changes,
         pool_version=pool.version,
         step=request.step,
         batch_size=request.batch_size,
@@ -95,7 +89,3 @@ class Ahead:
         event = self._held[1]
         self._held = None
         return replace(event, seq=state.next_seq, fingerprint=key.fingerprint)
-
-    def forget(self) -> None:
-        """Nothing is held."""
-        self._held = None

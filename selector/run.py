@@ -136,8 +136,8 @@ class Run:
         self._twins = TwinIndex(config.twin_similarity)
         self.state = self._fresh_state()
         self._ahead = Ahead()
-        # Events that the state was told, see ``selector.ahead``.
-        self._events = 0
+        # Of what a selection depends on, but for the pool's content, which has a version; see ``selector.ahead``.
+        self._changes = 0
         # Whether the log has been rewound, and the state not yet.
         self._behind = False
 
@@ -298,8 +298,7 @@ class Run:
             tx.set_prompt_status(self.row.id, fresh.tolist(), RETIRED)
             self.answered.remember(tx, key, result, None)
         self.pool.retire(fresh)
-        # No version tells of it.
-        self._ahead.forget()
+        self._changes += 1
         return result
 
     # --- selection ------------------------------------------------------------------------------------------------
@@ -333,7 +332,7 @@ class Run:
             if event.fingerprint != request.key.fingerprint:
                 raise selection_differs(request, event)
             return batch_of(self.pool, event, request.shard_index, request.shard_count)
-        of = basis(self.state, self._events, self.pool, request, self._replay_groups(request))
+        of = basis(self.state, self._changes, self.pool, request, self._replay_groups(request))
         event = self._ahead.take(of, self.state, request.key)
         if event is not None:
             return self._handed_out(request, event)
@@ -366,7 +365,7 @@ class Run:
         if request is None:
             return None
         replay_groups = self._replay_groups(request)
-        of = basis(self.state, self._events, self.pool, request, replay_groups)
+        of = basis(self.state, self._changes, self.pool, request, replay_groups)
         if of is None or self._ahead.has(of):
             return None
         if (awaited := self.estimate_awaits(request.step)) is not None:
@@ -545,7 +544,8 @@ class Run:
 
     def _apply(self, event: Event) -> None:
         self.state.apply(event)
-        self._events += not isinstance(event, TrainingEvent)
+        # What trainers tell of their updates is only shown.
+        self._changes += not isinstance(event, TrainingEvent) or bool(event.signals)
 
     def _fresh_state(self) -> RunState:
         return RunState(self.config, estimator_of(self.config, self.adapter.adapter, self._neighbours_device))

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from selector.testbed.service_process import stop
+
 _SERVING = re.compile(r"\bgrpc=(\S+)")
 # The service's first line, written when its modules are imported and nothing is opened yet.
 _IMPORTED = b"selector: settings:"
@@ -95,14 +97,8 @@ def service(state_dir: Path, *options: str) -> Iterator[Service]:
             raise RuntimeError(f"the service did not start: {line}{b''.join(log[-5:]).decode(errors='replace')}")
         yield Service(found.group(1), process.pid, imported[0], serving - imported[0], _cpu_s(process.pid))
     finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process, _STOP_TIMEOUT_S)
         follower.join()
-        process.stdout.close()
         process.stderr.close()
 
 

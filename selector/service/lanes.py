@@ -152,11 +152,10 @@ class Lanes:
             result = await self.run(lane, result.work, context)
         return cast(_T, result)
 
-    def aside(self, lane: str, work: Callable[[], Future[Any] | None]) -> None:
-        """Do work that nobody waits for, as often as it gives something to wait for first; its errors are only logged.
+    def aside(self, lane: str, work: Callable[[], Awaited[None] | None]) -> None:
+        """Do work ``patiently`` that nobody waits for; its errors are only logged.
 
-        Unlike ``Later``, the lane is free meanwhile. A lane has one such work at a time; what is to be done when there
-        is one already is done once more after it.
+        A lane has one such work at a time; what is to be done when there is one already is done once more after it.
         """
         if lane in self._aside:
             self._again.add(lane)
@@ -167,8 +166,7 @@ class Lanes:
             try:
                 while again:
                     self._again.discard(lane)
-                    while (awaited := await self.run(lane, work)) is not None:
-                        await _computed(awaited, None)
+                    await self.patiently(lane, work)
                     again = lane in self._again
             except (ServiceError, RuntimeError) as error:
                 # RuntimeError: the server has stopped.

@@ -271,7 +271,12 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         run_id = checks.run_id(request.run_id)
         # Read in the lane: of a large report that takes long, and others must not wait for it.
         result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).report(report_request(request)), context)
-        self._lanes.aside(run_id, lambda: self._runs.get(run_id).look_ahead())
+
+        def look_ahead() -> Awaited[None] | None:
+            awaited = self._runs.get(run_id).look_ahead()
+            return None if awaited is None else Awaited(awaited, look_ahead)
+
+        self._lanes.aside(run_id, look_ahead)
         return pb.ReportOutcomesResponse(
             applied_groups=result.applied_groups,
             informative_groups=result.informative_groups,

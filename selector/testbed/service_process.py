@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
@@ -42,7 +43,7 @@ def running_service(state_dir: Path, log_path: Path) -> Iterator[str]:
         try:
             yield _address(process, log_path)
         finally:
-            _stop(process)
+            stop(process)
 
 
 def _address(process: subprocess.Popen[str], log_path: Path) -> str:
@@ -67,10 +68,11 @@ def _address(process: subprocess.Popen[str], log_path: Path) -> str:
     raise ServiceNotStarted(f"the service {state}; its log is {log_path} and ends with:\n{end}")
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[Any], timeout_s: float = _STOP_TIMEOUT_S) -> None:
+    """End a service with SIGTERM, or by force when that takes too long; closes the pipe of its output."""
     process.terminate()
     try:
-        process.wait(_STOP_TIMEOUT_S)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -53,6 +53,17 @@ def wait_for_it(service: InProcessService) -> None:
         time.sleep(0.005)
 
 
+def trained(service: InProcessService, steps: int) -> tuple[SelectorClient, tuple[str, ...]]:
+    """A client of a run after so many steps, and the last batch; the next one has been chosen, where that is done."""
+    client = made(service)
+    batch: tuple[str, ...] = ()
+    for step in range(steps):
+        batch = client.select_batch(step, _BATCH).prompt_ids
+        report(client, step, batch)
+    wait_for_it(service)
+    return client, batch
+
+
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each selection since was held already."""
@@ -119,12 +130,8 @@ def test_what_happens_in_between_counts(
 ) -> None:
     chosen = []
     for service in services:
-        client = made(service)
-        for step in range(3):
-            batch = client.select_batch(step, _BATCH)
-            report(client, step, batch.prompt_ids)
-        wait_for_it(service)
-        change(client, batch.prompt_ids)
+        client, batch = trained(service, 3)
+        change(client, batch)
         step = client.get_run().last_step + 1
         taken.clear()
         chosen.append((step, client.select_batch(step, _BATCH).prompt_ids))
@@ -137,10 +144,7 @@ def test_a_late_report_has_the_batch_chosen_anew(
 ) -> None:
     chosen = []
     for service in services:
-        client = made(service)
-        for step in range(3):
-            report(client, step, client.select_batch(step, _BATCH).prompt_ids)
-        wait_for_it(service)
+        client, _ = trained(service, 3)
         report(client, 1, ("p0", "p1", "p2"))
         wait_for_it(service)
         taken.clear()
@@ -162,9 +166,7 @@ def test_another_request_is_answered_for_itself(
 ) -> None:
     chosen = []
     for service in services:
-        client = made(service)
-        report(client, 0, client.select_batch(0, _BATCH).prompt_ids)
-        wait_for_it(service)
+        client, _ = trained(service, 1)
         taken.clear()
         chosen.append(client.select_batch(1, **asked).prompt_ids)
         assert taken and not any(taken)
@@ -176,9 +178,7 @@ def test_shards_of_a_batch_that_was_held_are_its_parts(
 ) -> None:
     chosen = []
     for service in services:
-        client = made(service)
-        report(client, 0, client.select_batch(0, _BATCH).prompt_ids)
-        wait_for_it(service)
+        client, _ = trained(service, 1)
         parts = [client.select_batch(1, _BATCH, shard=(index, 3)).prompt_ids for index in range(3)]
         chosen.append(parts)
     assert chosen[0] == chosen[1] and sum(map(len, chosen[0])) == _BATCH
