@@ -20,6 +20,7 @@ from clients.connection import (
     call_metadata,
     channel_options,
     health_method,
+    is_local,
     replay_stub,
     seconds,
 )
@@ -27,6 +28,7 @@ from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
 from clients.operations import Call, Operation, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
+from clients.same_host import SameHost
 from clients.streams import Prior, RequestStream
 from clients.tls import TlsOption, channel_security
 from selector.v1 import run_pb2
@@ -53,6 +55,7 @@ class AsyncSelectorClient:
         *,
         retry: RetryPolicy | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        same_host: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         credentials, naming = channel_security(tls)
@@ -65,6 +68,7 @@ class AsyncSelectorClient:
         self._warned: set[str] = set()
         self._plaintext = credentials is None
         self._metadata = call_metadata(token, target, encrypted=not self._plaintext)
+        self._same_host = SameHost(same_host and is_local(target), clock)
         self._channel = (
             grpc.aio.insecure_channel(target, options)
             if credentials is None
@@ -227,7 +231,9 @@ class AsyncSelectorClient:
         timeout_s: float | None = None,
     ) -> results.Pushed:
         """As ``SelectorClient.push_rollouts``."""
-        operation = operations.push_rollouts(self.run_id, step, groups, skip_refused, request_id_of(request_id))
+        operation = operations.push_rollouts(
+            self.run_id, step, groups, skip_refused, request_id_of(request_id), self._same_host
+        )
         return await self._run(operation, timeout_s)
 
     async def sample_rollouts(
@@ -256,6 +262,7 @@ class AsyncSelectorClient:
             informative_only,
             shard,
             request_id_of(request_id),
+            self._same_host,
         )
         return await self._run(operation, timeout_s)
 
@@ -321,6 +328,7 @@ class AsyncSelectorClient:
     async def close(self) -> None:
         """As ``SelectorClient.close``."""
         await self._channel.close()
+        self._same_host.close()
 
     async def __aenter__(self) -> AsyncSelectorClient:
         return self
@@ -364,6 +372,7 @@ class AsyncSelectorClient:
                 LOGGER.info("%s failed (%s), trying again in %.2f s", call.rpc, error, delay)
             await asyncio.sleep(delay)
             attempt += 1
+            call = call.retried
 
     async def _attempt(self, call: Call, timeout_s: float) -> Any:
         try:

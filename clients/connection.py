@@ -47,7 +47,7 @@ def call_metadata(token: str | None, target: str, encrypted: bool) -> tuple[tupl
     token = token.strip()
     if not token or not all("!" <= character <= "~" for character in token):
         raise ValueError("token: expected printable ASCII characters without spaces")
-    if not encrypted and not _is_local(target):
+    if not encrypted and not is_local(target):
         LOGGER.warning("the bearer token travels unencrypted to %s; pass tls=", target)
     return (("authorization", f"Bearer {token}"),)
 
@@ -65,7 +65,8 @@ def seconds(value: float) -> float:
     return min(timeout_s, _LONGEST_TIMEOUT_S)
 
 
-def _is_local(target: str) -> bool:
+def is_local(target: str) -> bool:
+    """Whether a target is an address that only processes of this machine reach."""
     target = target.removeprefix("dns:").lstrip("/")
     if target.startswith("unix:"):
         return True

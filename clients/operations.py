@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +30,8 @@ from clients.errors import MalformedAnswer
 from clients.messages import build, listed, shown
 from clients.names import enum_number, short_name
 from clients.rollout_group import RolloutGroup
-from clients.streams import Prior, prompt_stream, rate_and_trials, rollout_stream
+from clients.same_host import SameHost
+from clients.streams import Prior, RequestStream, prompt_stream, rate_and_trials, rollout_frames, rollout_stream
 from selector.v1 import replay_service_pb2 as replay_pb
 from selector.v1 import run_pb2
 from selector.v1 import selector_service_pb2 as selector_pb
@@ -41,11 +42,24 @@ Columns = TypeVar("Columns", results.Selection, results.Predictions)
 
 @dataclass(frozen=True)
 class Call:
-    """One RPC: its name, and the request message or stream. ``patient`` calls are retried until the deadline."""
+    """One RPC.
+
+    Attributes:
+        rpc: its name.
+        request: the message or stream.
+        patient: it is retried until the deadline.
+        again: the request of further attempts, None = the same.
+    """
 
     rpc: str
     request: Any
     patient: bool = False
+    again: Any = None
+
+    @property
+    def retried(self) -> Call:
+        """The next attempt."""
+        return self if self.again is None else replace(self, request=self.again, again=None)
 
 
 Operation = Generator["Call | float", Any, T]
@@ -60,6 +74,8 @@ _LISTED = 10
 _IDS_PER_CALL = 10_000
 # As many priors take less than 3 MB with usual ids, and less than 30 MB with the longest.
 _PRIORS_PER_CALL = 100_000
+# What a group takes in an answer besides its payload, roughly.
+_ACCOMPANYING_BYTES = 512
 
 
 def answered(operation: Operation[T], response: Any) -> Call | float:
@@ -267,7 +283,12 @@ def predict_difficulty(run_id: str, prompt_ids: Iterable[str] | None) -> Operati
 
 
 def push_rollouts(
-    run_id: str, step: int, groups: Iterable[RolloutGroup], skip_refused: bool, request_id: str
+    run_id: str,
+    step: int,
+    groups: Iterable[RolloutGroup],
+    skip_refused: bool,
+    request_id: str,
+    same_host: SameHost,
 ) -> Operation[results.Pushed]:
     """PushRollouts; no groups need no call."""
     groups = listed(groups, "groups", "rollout groups")
@@ -276,7 +297,20 @@ def push_rollouts(
     )
     if not groups:
         return results.Pushed()
-    return decode(results.Pushed, (yield Call("PushRollouts", rollout_stream(header, groups))))
+    sent = rollout_stream(header, groups)
+    frames = list(rollout_frames(groups)) if same_host.offered else []
+    with same_host.lent(sum(len(part) for frame in frames for part in frame)) as memory:
+        if memory is not None:
+            header.memory_messages.extend(memory.write(frame) for frame in frames)
+            named = replay_pb.PushRolloutsRequest(memory=memory.named())
+            named.MergeFrom(header)
+            header.ClearField("memory_messages")
+            # Of the first attempt the service may still be reading the memory when there is a second one.
+            response = yield Call("PushRollouts", RequestStream(lambda: iter([named.SerializeToString()])), again=sent)
+            memory.used = response.from_memory
+            if memory.used or sent.begun:
+                return decode(results.Pushed, response)
+    return decode(results.Pushed, (yield Call("PushRollouts", sent)))
 
 
 def sample_rollouts(
@@ -290,6 +324,7 @@ def sample_rollouts(
     informative_only: bool,
     shard: Shard | None,
     request_id: str,
+    same_host: SameHost,
 ) -> Operation[results.Sample]:
     """SampleRollouts; ``count=0``, which is what a selection asks for while the buffer is short, needs no call."""
     request = build(
@@ -307,9 +342,15 @@ def sample_rollouts(
     )
     if request.count == 0:
         return results.Sample()
-    responses = yield Call("SampleRollouts", request)
+    with same_host.lent(same_host.room_for_sample()) as memory:
+        if memory is None:
+            responses = yield Call("SampleRollouts", request)
+        else:
+            lent = replay_pb.SampleRolloutsRequest(memory=memory.named())
+            lent.MergeFrom(request)
+            responses = [memory.message(response) for response in (yield Call("SampleRollouts", lent, again=request))]
     last = decode(_SampleEnd, responses[-1]) if responses else _SampleEnd(0, None, 0)
-    return results.Sample(
+    sample = results.Sample(
         (
             RolloutGroup.from_proto(
                 sampled.group,
@@ -324,6 +365,8 @@ def sample_rollouts(
         shortfall_reason=last.shortfall_reason,
         eligible_groups=last.eligible_groups,
     )
+    same_host.sampled(sum(group.nbytes + _ACCOMPANYING_BYTES for group in sample))
+    return sample
 
 
 def report_training(

@@ -19,8 +19,8 @@ from clients.messages import add, build, fill, listed, shown
 from clients.names import enum_number, short_name
 from clients.sampling_settings import SamplingSettings
 from clients.token_arrays import FLOAT32, INT32, UINT8, log_probs, loss_mask, per_rollout, scores, token_ids
-from clients.wire import Part, delimited
 from selector.v1 import replay_service_pb2, selector_service_pb2
+from selector.v1.wire import Part, delimited
 
 _STATUS = selector_service_pb2.RolloutStatus.DESCRIPTOR
 _ARRAYS = ("lengths", "rewards", "outcomes", "prompt_token_ids", "response_token_ids", "behavior_log_probs")

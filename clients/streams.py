@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 
 from clients.messages import add, array_of, build, listed, shown
 from clients.rollout_group import RolloutGroup
-from clients.wire import Part, delimited
 from selector.v1 import replay_service_pb2, selector_service_pb2
+from selector.v1.wire import Part, delimited
 
 # Streamed messages of this size are fastest; a larger prompt or group has a frame of its own.
 FRAME_BYTES = 2**20
@@ -39,14 +39,16 @@ class RequestStream:
     """Every ``iter()`` is the whole stream from the start, for one attempt.
 
     gRPC reads requests in a thread of its own and turns an exception there into a call without a cause; ``failure``
-    keeps that exception, so that the caller can raise it instead.
+    keeps that exception, so that the caller can raise it instead. ``begun`` tells whether there was any attempt.
     """
 
     def __init__(self, frames: Callable[[], Iterator[Any]]) -> None:
         self._frames = frames
         self.failure: Exception | None = None
+        self.begun = False
 
     def __iter__(self) -> Iterator[Any]:
+        self.begun = True
         try:
             yield from self._frames()
         except Exception as error:
@@ -98,19 +100,31 @@ def rollout_stream(header: replay_service_pb2.PushRolloutsRequest, groups: Seque
     """PushRollouts of groups, encoded; ``header`` holds the fields of the first message."""
 
     def frames() -> Iterator[bytes]:
-        frame: list[Part] = [header.SerializeToString()]
-        size = 0
-        for index, group in enumerate(groups):
-            if isinstance(group, type) or not hasattr(group, "write_to"):
-                raise ValueError(f"groups[{index}]: expected a RolloutGroup, got {shown(group)}")
-            if size and size + group.nbytes > FRAME_BYTES:
-                yield b"".join(frame)
-                frame, size = [], 0
-            frame += delimited(_GROUPS, _encoded(group, index))
-            size += group.nbytes
-        yield b"".join(frame)
+        first = header.SerializeToString()
+        for frame in rollout_frames(groups):
+            yield b"".join([first, *frame])
+            first = b""
 
     return RequestStream(frames)
+
+
+def rollout_frames(groups: Sequence[RolloutGroup]) -> Iterator[list[Part]]:
+    """Messages of PushRollouts that hold the groups and nothing else, encoded, in parts.
+
+    Raises:
+        ValueError: one of them is no group, or cannot be sent; names it.
+    """
+    frame: list[Part] = []
+    size = 0
+    for index, group in enumerate(groups):
+        if isinstance(group, type) or not hasattr(group, "write_to"):
+            raise ValueError(f"groups[{index}]: expected a RolloutGroup, got {shown(group)}")
+        if size and size + group.nbytes > FRAME_BYTES:
+            yield frame
+            frame, size = [], 0
+        frame += delimited(_GROUPS, _encoded(group, index))
+        size += group.nbytes
+    yield frame
 
 
 def _add_prompt(frame: selector_service_pb2.RegisterPromptsRequest, fields: dict[str, Any], index: int) -> None:

@@ -18,6 +18,7 @@ from clients.connection import (
     call_metadata,
     channel_options,
     health_method,
+    is_local,
     replay_stub,
     seconds,
 )
@@ -25,6 +26,7 @@ from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
 from clients.operations import Call, Operation, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
+from clients.same_host import SameHost
 from clients.streams import Prior, RequestStream
 from clients.tls import TlsOption, channel_security
 from selector.v1 import run_pb2
@@ -54,6 +56,7 @@ class SelectorClient:
         timeout_s: default deadline.
         retry: when a failed call is tried again.
         max_message_bytes: largest message in either direction; as the server's default.
+        same_host: rollouts go through shared memory where the service runs on this host (see ``clients.same_host``).
         clock: monotonic seconds.
     """
 
@@ -67,6 +70,7 @@ class SelectorClient:
         *,
         retry: RetryPolicy | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        same_host: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         credentials, naming = channel_security(tls)
@@ -79,6 +83,7 @@ class SelectorClient:
         self._warned: set[str] = set()
         self._plaintext = credentials is None
         self._metadata = call_metadata(token, target, encrypted=not self._plaintext)
+        self._same_host = SameHost(same_host and is_local(target), clock)
         self._channel = (
             grpc.insecure_channel(target, options)
             if credentials is None
@@ -282,7 +287,9 @@ class SelectorClient:
         timeout_s: float | None = None,
     ) -> results.Pushed:
         """Stores groups for later batches: all or none, unless ``skip_refused``. Durable once this returns."""
-        operation = operations.push_rollouts(self.run_id, step, groups, skip_refused, request_id_of(request_id))
+        operation = operations.push_rollouts(
+            self.run_id, step, groups, skip_refused, request_id_of(request_id), self._same_host
+        )
         return self._run(operation, timeout_s)
 
     def sample_rollouts(
@@ -322,6 +329,7 @@ class SelectorClient:
             informative_only,
             shard,
             request_id_of(request_id),
+            self._same_host,
         )
         return self._run(operation, timeout_s)
 
@@ -399,6 +407,7 @@ class SelectorClient:
     def close(self) -> None:
         """Closes the connection; calls under way fail."""
         self._channel.close()
+        self._same_host.close()
 
     def __enter__(self) -> SelectorClient:
         return self
@@ -442,6 +451,7 @@ class SelectorClient:
                 LOGGER.info("%s failed (%s), trying again in %.2f s", call.rpc, error, delay)
             time.sleep(delay)
             attempt += 1
+            call = call.retried
 
     def _attempt(self, call: Call, timeout_s: float) -> Any:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
 from selector.service.limits import FREE_BYTES, Limits, overloaded
 
@@ -28,6 +29,8 @@ class Calls:
         self.places: Counter[str | None] = Counter()
         self.streams: Counter[str | None] = Counter()
         self.bytes: Counter[str | None] = Counter()
+        # By the context of the call, from when its first message is read until the call ends.
+        self.of_context: dict[Any, Place] = {}
         self._count = 0
         self._idle = asyncio.Event()
         self._idle.set()

@@ -74,9 +74,14 @@ class Intake(grpc.aio.ServerInterceptor):
 
         async def begun(context: Any) -> tuple[Place, Any]:
             try:
-                place = calls.place(streams)
+                place = calls.of_context[context] = calls.place(streams)
+
+                def leave(_: object) -> None:
+                    del calls.of_context[context]
+                    place.leave()
+
                 # Called when gRPC has nothing left to do for the call, its answer included.
-                context.add_done_callback(lambda _: place.leave())
+                context.add_done_callback(leave)
                 return place, await request_of(place, context)
             except ServiceError as error:
                 code = status_code(error)
@@ -156,8 +161,8 @@ async def _written(
         with caller_may_be_gone():
             await context.send_initial_metadata(())
         async for message in answers:
-            # Encoded here, since to ask a message for its size encodes it as well.
-            data = encode(message)
+            # Encoded here, since to ask a message for its size encodes it as well; a method may have done it itself.
+            data = message if isinstance(message, bytes) else encode(message)
             size = len(data)
             try:
                 place.hold(size)

@@ -19,17 +19,19 @@ from selector.replay.replay_run import PushResult, Sample
 from selector.requests import RequestKey
 from selector.run import Run
 from selector.runs import Runs
-from selector.service import checks
+from selector.service import checks, shared_memory
 from selector.service.access import Access
 from selector.service.calls import Calls
 from selector.service.group_messages import group_columns
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
 from selector.service.rpc import RpcObserver, streaming, unary
+from selector.service.shared_memory import SharedMemory
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1 import replay_service_pb2_grpc as pb_grpc
 from selector.v1 import selector_service_pb2
 from selector.v1.reasons import Reason
+from selector.v1.wire import Part, delimited
 
 _FRAME_BYTES = 2**20
 # Between the largest group and the largest message: what is added to a group when it is sampled.
@@ -42,6 +44,10 @@ _LISTED = 10
 _MOST_REFUSED = 10_000
 # A sound id fits; of one that is refused for its length, so much is enough.
 _LONGEST_ID = 300
+
+_GROUPS = pb.SampleRolloutsResponse.DESCRIPTOR.fields_by_name["groups"].number
+_GROUP = pb.SampledGroup.DESCRIPTOR.fields_by_name["group"].number
+_GROUP_ID = pb.RolloutGroup.DESCRIPTOR.fields_by_name["group_id"].number
 
 _ORDERS = {
     pb.SAMPLE_ORDER_UNSPECIFIED: SampleOrder.UNIFORM,
@@ -76,24 +82,25 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
     async def PushRollouts(
         self, request: AsyncIterator[pb.PushRolloutsRequest], context: grpc.aio.ServicerContext
     ) -> pb.PushRolloutsResponse:
-        first: pb.PushRolloutsRequest | None = None
-        push = _Push(self._limits, self._largest_group)
-        unchecked: list[pb.PushRolloutsRequest] = []
-        async for message in request:
-            if first is None:
-                first = message
-                run = self._runs.find(checks.run_id(first.run_id))
-                step = checks.step(first.step)
-            elif message.run_id not in ("", first.run_id):
-                raise invalid("run_id", f"expected {first.run_id!r} throughout the stream; got {message.run_id!r}")
-            unchecked.append(message)
-            if len(unchecked) == _CHECKED_AT_ONCE:
-                await self._lanes.take_in(first.run_id, partial(push.check, run, step, unchecked), context)
-                unchecked = []
+        first = await anext(request, None)
         if first is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
+        run = self._runs.find(checks.run_id(first.run_id))
+        step = checks.step(first.step)
         run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id
         checks.request_id(first)
+        memory = shared_memory.of_push(first)
+        if first.HasField("memory") and memory is None:
+            return pb.PushRolloutsResponse()
+        push = _Push(self._limits, self._largest_group)
+        unchecked: list[pb.PushRolloutsRequest] = []
+        async for message in self._messages(first, memory, request, context):
+            if message.run_id not in ("", run_id):
+                raise invalid("run_id", f"expected {run_id!r} throughout the stream; got {message.run_id!r}")
+            unchecked.append(message)
+            if len(unchecked) == _CHECKED_AT_ONCE:
+                await self._lanes.take_in(run_id, partial(push.check, run, step, unchecked), context)
+                unchecked = []
         if unchecked:
             await self._lanes.take_in(run_id, partial(push.check, run, step, unchecked), context)
 
@@ -110,15 +117,18 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
 
         result = await self._lanes.run(run_id, store, context)
         self._lanes.announce(run_id)
-        return _push_message(push, result)
+        answer = _push_message(push, result)
+        answer.from_memory = memory is not None
+        return answer
 
     @streaming
     async def SampleRollouts(
         self, request: pb.SampleRolloutsRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.SampleRolloutsResponse]:
+    ) -> AsyncIterator[pb.SampleRolloutsResponse | bytes]:
         run_id = checks.run_id(request.run_id)
         self._runs.find(run_id)
         asked, part, key = await self._lanes.take_in(run_id, lambda: _sample_request(request), context)
+        memory = shared_memory.of_sample(request)
         if request.wait:
             await self._wait(run_id, asked, context)
 
@@ -127,30 +137,51 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
             return run, run.sample(asked, part, key)
 
         run, sample = await self._lanes.run(run_id, draw, context)
-        frame, sent = pb.SampleRolloutsResponse(), 0
+        end = pb.SampleRolloutsResponse(
+            shortfall=shard_share(sample.shortfall, *part), eligible_groups=sample.eligible, last=True
+        )
+        if end.shortfall:
+            end.shortfall_reason = selector_service_pb2.SHORTFALL_REASON_BUFFER_TOO_SMALL
+        sent, parts = 0, list[Part]()
         while sent < len(sample.positions):
-            if sent:
-                yield frame
-            frame = await self._lanes.run(run_id, partial(self._frame, run, sample, sent), context)
-            sent += len(frame.groups)
-        frame.shortfall = shard_share(sample.shortfall, *part)
-        if frame.shortfall:
-            frame.shortfall_reason = selector_service_pb2.SHORTFALL_REASON_BUFFER_TOO_SMALL
-        frame.eligible_groups = sample.eligible
-        frame.last = True
-        yield frame
+            parts, count = await self._lanes.run(run_id, partial(self._groups, run, sample, sent), context)
+            sent += count
+            if sent < len(sample.positions):
+                yield shared_memory.answer(parts, memory)
+        yield shared_memory.answer([*parts, end.SerializeToString()], memory)
 
-    def _frame(self, run: Run, sample: Sample, start: int) -> pb.SampleRolloutsResponse:
-        """The next groups of a sample, without the figures of the last frame."""
+    async def _messages(
+        self,
+        first: pb.PushRolloutsRequest,
+        memory: SharedMemory | None,
+        rest: AsyncIterator[pb.PushRolloutsRequest],
+        context: grpc.aio.ServicerContext,
+    ) -> AsyncIterator[pb.PushRolloutsRequest]:
+        """The messages of a push: the first, those in the caller's memory, which count as if sent, and those sent."""
+        yield first
+        if memory is not None:
+            place = self.calls.of_context[context]
+            self._limits.check_stream(sum(first.memory_messages))
+            for index, size in enumerate(first.memory_messages):
+                self._limits.check_message(size)
+                place.hold(size)
+                yield memory.pushed(size, f"memory_messages[{index}]")
+        async for message in rest:
+            yield message
+
+    def _groups(self, run: Run, sample: Sample, start: int) -> tuple[list[Part], int]:
+        """The next groups of a sample, encoded as in its answer, and how many."""
         self._runs.same(run)
-        frame = pb.SampleRolloutsResponse()
-        for sampled in run.replay.read(sample, start, min(_FRAME_BYTES, self._largest_group)):
-            added = frame.groups.add(
+        parts: list[Part] = []
+        groups = run.replay.read(sample, start, min(_FRAME_BYTES, self._largest_group))
+        for sampled in groups:
+            # Of a field that occurs twice the last counts: the group that was pushed may have had no id.
+            group = delimited(_GROUP, [sampled.payload, *delimited(_GROUP_ID, [sampled.group_id.encode()])])
+            about = pb.SampledGroup(
                 age_steps=sampled.age_steps, times_sampled=sampled.times_sampled, probability=sampled.probability
             )
-            added.group.ParseFromString(sampled.payload)
-            added.group.group_id = sampled.group_id
-        return frame
+            parts += delimited(_GROUPS, [*group, about.SerializeToString()])
+        return parts, len(groups)
 
     async def _wait(self, run_id: str, asked: SampleRequest, context: grpc.aio.ServicerContext) -> None:
         """Wait until enough groups are eligible; nothing is consumed by waiting."""

@@ -1,1 +1,1 @@
-"""Generated protocol of the service (package ``selector.v1``) and its table of named error reasons."""
+"""What service and clients share: the generated protocol, package ``selector.v1``, and what both do with its bytes."""

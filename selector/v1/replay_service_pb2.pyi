@@ -26,23 +26,28 @@ class Column(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PushRolloutsRequest(_message.Message):
-    __slots__ = ["groups", "request_id", "run_id", "skip_refused", "step"]
+    __slots__ = ["groups", "memory", "memory_messages", "request_id", "run_id", "skip_refused", "step"]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SKIP_REFUSED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[RolloutGroup]
+    memory: SharedMemory
+    memory_messages: _containers.RepeatedScalarFieldContainer[int]
     request_id: str
     run_id: str
     skip_refused: bool
     step: int
-    def __init__(self, run_id: _Optional[str] = ..., step: _Optional[int] = ..., request_id: _Optional[str] = ..., skip_refused: bool = ..., groups: _Optional[_Iterable[_Union[RolloutGroup, _Mapping]]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., step: _Optional[int] = ..., request_id: _Optional[str] = ..., skip_refused: bool = ..., groups: _Optional[_Iterable[_Union[RolloutGroup, _Mapping]]] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., memory_messages: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PushRolloutsResponse(_message.Message):
-    __slots__ = ["already_applied", "evicted", "outdated", "refused", "stored", "unchanged", "uninformative"]
+    __slots__ = ["already_applied", "evicted", "from_memory", "outdated", "refused", "stored", "unchanged", "uninformative"]
     ALREADY_APPLIED_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
+    FROM_MEMORY_FIELD_NUMBER: _ClassVar[int]
     OUTDATED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
@@ -50,12 +55,13 @@ class PushRolloutsResponse(_message.Message):
     UNINFORMATIVE_FIELD_NUMBER: _ClassVar[int]
     already_applied: bool
     evicted: int
+    from_memory: bool
     outdated: int
     refused: _containers.RepeatedCompositeFieldContainer[RefusedGroup]
     stored: int
     unchanged: int
     uninformative: int
-    def __init__(self, stored: _Optional[int] = ..., uninformative: _Optional[int] = ..., unchanged: _Optional[int] = ..., outdated: _Optional[int] = ..., evicted: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[RefusedGroup, _Mapping]]] = ..., already_applied: bool = ...) -> None: ...
+    def __init__(self, stored: _Optional[int] = ..., uninformative: _Optional[int] = ..., unchanged: _Optional[int] = ..., outdated: _Optional[int] = ..., evicted: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[RefusedGroup, _Mapping]]] = ..., already_applied: bool = ..., from_memory: bool = ...) -> None: ...
 
 class RefusedGroup(_message.Message):
     __slots__ = ["description", "field", "group_id", "index", "prompt_id", "reason"]
@@ -104,10 +110,11 @@ class RolloutGroup(_message.Message):
     def __init__(self, prompt_id: _Optional[str] = ..., group_id: _Optional[str] = ..., policy_version: _Optional[int] = ..., sampling: _Optional[_Union[_run_pb2.SamplingSettings, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., rewards: _Optional[_Iterable[float]] = ..., outcomes: _Optional[_Iterable[float]] = ..., statuses: _Optional[_Iterable[_Union[_selector_service_pb2.RolloutStatus, str]]] = ..., prompt_token_ids: _Optional[bytes] = ..., response_token_ids: _Optional[bytes] = ..., behavior_log_probs: _Optional[bytes] = ..., loss_mask: _Optional[bytes] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
 
 class SampleRolloutsRequest(_message.Message):
-    __slots__ = ["count", "exclude_prompt_ids", "informative_only", "min_age_steps", "order", "request_id", "run_id", "shard", "step", "wait"]
+    __slots__ = ["count", "exclude_prompt_ids", "informative_only", "memory", "min_age_steps", "order", "request_id", "run_id", "shard", "step", "wait"]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     EXCLUDE_PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     INFORMATIVE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     MIN_AGE_STEPS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +125,7 @@ class SampleRolloutsRequest(_message.Message):
     count: int
     exclude_prompt_ids: _containers.RepeatedScalarFieldContainer[str]
     informative_only: bool
+    memory: SharedMemory
     min_age_steps: int
     order: SampleOrder
     request_id: str
@@ -125,21 +133,23 @@ class SampleRolloutsRequest(_message.Message):
     shard: _selector_service_pb2.Shard
     step: int
     wait: bool
-    def __init__(self, run_id: _Optional[str] = ..., step: _Optional[int] = ..., count: _Optional[int] = ..., request_id: _Optional[str] = ..., wait: bool = ..., order: _Optional[_Union[SampleOrder, str]] = ..., min_age_steps: _Optional[int] = ..., exclude_prompt_ids: _Optional[_Iterable[str]] = ..., informative_only: bool = ..., shard: _Optional[_Union[_selector_service_pb2.Shard, _Mapping]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., step: _Optional[int] = ..., count: _Optional[int] = ..., request_id: _Optional[str] = ..., wait: bool = ..., order: _Optional[_Union[SampleOrder, str]] = ..., min_age_steps: _Optional[int] = ..., exclude_prompt_ids: _Optional[_Iterable[str]] = ..., informative_only: bool = ..., shard: _Optional[_Union[_selector_service_pb2.Shard, _Mapping]] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ...) -> None: ...
 
 class SampleRolloutsResponse(_message.Message):
-    __slots__ = ["eligible_groups", "groups", "last", "shortfall", "shortfall_reason"]
+    __slots__ = ["eligible_groups", "groups", "last", "memory_bytes", "shortfall", "shortfall_reason"]
     ELIGIBLE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     SHORTFALL_FIELD_NUMBER: _ClassVar[int]
     SHORTFALL_REASON_FIELD_NUMBER: _ClassVar[int]
     eligible_groups: int
     groups: _containers.RepeatedCompositeFieldContainer[SampledGroup]
     last: bool
+    memory_bytes: int
     shortfall: int
     shortfall_reason: _selector_service_pb2.ShortfallReason
-    def __init__(self, groups: _Optional[_Iterable[_Union[SampledGroup, _Mapping]]] = ..., shortfall: _Optional[int] = ..., shortfall_reason: _Optional[_Union[_selector_service_pb2.ShortfallReason, str]] = ..., eligible_groups: _Optional[int] = ..., last: bool = ...) -> None: ...
+    def __init__(self, groups: _Optional[_Iterable[_Union[SampledGroup, _Mapping]]] = ..., shortfall: _Optional[int] = ..., shortfall_reason: _Optional[_Union[_selector_service_pb2.ShortfallReason, str]] = ..., eligible_groups: _Optional[int] = ..., last: bool = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class SampledGroup(_message.Message):
     __slots__ = ["age_steps", "group", "probability", "times_sampled"]
@@ -152,6 +162,16 @@ class SampledGroup(_message.Message):
     probability: float
     times_sampled: int
     def __init__(self, group: _Optional[_Union[RolloutGroup, _Mapping]] = ..., age_steps: _Optional[int] = ..., times_sampled: _Optional[int] = ..., probability: _Optional[float] = ...) -> None: ...
+
+class SharedMemory(_message.Message):
+    __slots__ = ["descriptor", "key", "process"]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    descriptor: int
+    key: bytes
+    process: int
+    def __init__(self, process: _Optional[int] = ..., descriptor: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class SampleOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

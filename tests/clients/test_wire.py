@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clients import RolloutGroup
-from clients.wire import delimited
 from selector.v1 import replay_service_pb2 as pb
+from selector.v1.wire import delimited
 
 
 def _group(tokens: int, **changes: Any) -> RolloutGroup:
