@@ -261,7 +261,8 @@ class AsyncSelectorClient:
             exclude_prompt_ids,
             informative_only,
             shard,
-            request_id_of(request_id),
+            # The step says which sample it is; an id of its own would have to be remembered, which takes a flush.
+            "" if request_id is None else request_id,
             self._same_host,
         )
         return await self._run(operation, timeout_s)

@@ -78,11 +78,15 @@ def is_local(target: str) -> bool:
 
 
 def replay_stub(channel: Any) -> ReplayServiceStub:
-    """The stub of ReplayService, whose PushRollouts takes messages that are encoded already."""
+    """The stub of ReplayService; PushRollouts takes messages that are encoded, and SampleRollouts leaves them so."""
     stub = ReplayServiceStub(channel)
     stub.PushRollouts = channel.stream_unary(
         "/selector.v1.ReplayService/PushRollouts",
         response_deserializer=replay_service_pb2.PushRolloutsResponse.FromString,
+    )
+    stub.SampleRollouts = channel.unary_stream(
+        "/selector.v1.ReplayService/SampleRollouts",
+        request_serializer=replay_service_pb2.SampleRolloutsRequest.SerializeToString,
     )
     return stub
 

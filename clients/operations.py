@@ -31,7 +31,8 @@ from clients.messages import build, listed, shown
 from clients.names import enum_number, short_name
 from clients.rollout_group import RolloutGroup
 from clients.same_host import SameHost
-from clients.streams import Prior, RequestStream, prompt_stream, rate_and_trials, rollout_frames, rollout_stream
+from clients.sampled_groups import decoded
+from clients.streams import Prior, prompt_stream, rate_and_trials, rollout_stream, rollout_stream_in
 from selector.v1 import replay_service_pb2 as replay_pb
 from selector.v1 import run_pb2
 from selector.v1 import selector_service_pb2 as selector_pb
@@ -298,15 +299,11 @@ def push_rollouts(
     if not groups:
         return results.Pushed()
     sent = rollout_stream(header, groups)
-    frames = list(rollout_frames(groups)) if same_host.offered else []
-    with same_host.lent(sum(len(part) for frame in frames for part in frame)) as memory:
+    size = sum(getattr(group, "nbytes", 0) + _ACCOMPANYING_BYTES for group in groups)
+    with same_host.lent(size) as memory:
         if memory is not None:
-            header.memory_messages.extend(memory.write(frame) for frame in frames)
-            named = replay_pb.PushRolloutsRequest(memory=memory.named())
-            named.MergeFrom(header)
-            header.ClearField("memory_messages")
             # Of the first attempt the service may still be reading the memory when there is a second one.
-            response = yield Call("PushRollouts", RequestStream(lambda: iter([named.SerializeToString()])), again=sent)
+            response = yield Call("PushRollouts", rollout_stream_in(memory, header, groups), again=sent)
             memory.used = response.from_memory
             if memory.used or sent.begun:
                 return decode(results.Pushed, response)
@@ -344,26 +341,17 @@ def sample_rollouts(
         return results.Sample()
     with same_host.lent(same_host.room_for_sample()) as memory:
         if memory is None:
-            responses = yield Call("SampleRollouts", request)
+            groups, last = decoded((yield Call("SampleRollouts", request)), None)
         else:
             lent = replay_pb.SampleRolloutsRequest(memory=memory.named())
             lent.MergeFrom(request)
-            responses = [memory.message(response) for response in (yield Call("SampleRollouts", lent, again=request))]
-    last = decode(_SampleEnd, responses[-1]) if responses else _SampleEnd(0, None, 0)
+            groups, last = decoded((yield Call("SampleRollouts", lent, again=request)), memory)
+    end = decode(_SampleEnd, replay_pb.SampleRolloutsResponse() if last is None else last)
     sample = results.Sample(
-        (
-            RolloutGroup.from_proto(
-                sampled.group,
-                age_steps=sampled.age_steps,
-                times_sampled=sampled.times_sampled,
-                probability=sampled.probability,
-            )
-            for response in responses
-            for sampled in response.groups
-        ),
-        shortfall=last.shortfall,
-        shortfall_reason=last.shortfall_reason,
-        eligible_groups=last.eligible_groups,
+        groups,
+        shortfall=end.shortfall,
+        shortfall_reason=end.shortfall_reason,
+        eligible_groups=end.eligible_groups,
     )
     same_host.sampled(sum(group.nbytes + _ACCOMPANYING_BYTES for group in sample))
     return sample

@@ -2,7 +2,8 @@
 
 Token columns are concatenated over the rollouts, in order and without padding; ``response(i)``, ``log_probs(i)``,
 ``mask(i)`` and ``split`` cut them into views. A group that comes from the service is backed by the received bytes and
-therefore read-only; copy before changing anything.
+therefore read-only; copy before changing anything. What it shares these bytes with, up to the whole sample, stays in
+memory as long as any of its arrays: copy what is to be kept for long.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _PAYLOAD: dict[str, np.dtype[Any]] = {
     "behavior_log_probs": FLOAT32,
     "loss_mask": UINT8,
 }
+# By their numbers.
+PAYLOAD_FIELDS = {_FIELDS[name].number: name for name in _PAYLOAD}
 _TOKEN_COLUMNS = ("response_token_ids", "behavior_log_probs", "loss_mask")
 
 
@@ -90,10 +93,11 @@ class RolloutGroup:
                 raise ValueError(f"{name}: expected shape ({count},), got {getattr(self, name).shape}")
         if self.statuses and len(self.statuses) != count:
             raise ValueError(f"statuses: expected none or one per rollout ({count}), got {len(self.statuses)}")
+        tokens = int(self.lengths.sum(dtype=np.int64))
         for name in _TOKEN_COLUMNS:
             values = getattr(self, name)
-            if values is not None and values.shape != (self.total_tokens,):
-                raise ValueError(f"{name}: expected shape ({self.total_tokens},), got {values.shape}")
+            if values is not None and values.shape != (tokens,):
+                raise ValueError(f"{name}: expected shape ({tokens},), got {values.shape}")
         for name, column in self.columns.items():
             check_column(column, count, f"columns.{name}")
 
@@ -313,7 +317,27 @@ class RolloutGroup:
         Raises:
             ValueError: the message's columns do not fit together.
         """
-        mask = message.loss_mask
+        payload = {name: getattr(message, name) for name in _PAYLOAD}
+        return cls.from_parts(
+            message, payload, age_steps=age_steps, times_sampled=times_sampled, probability=probability
+        )
+
+    @classmethod
+    def from_parts(
+        cls,
+        message: replay_service_pb2.RolloutGroup,
+        payload: Mapping[str, Part],
+        *,
+        age_steps: int | None = None,
+        times_sampled: int | None = None,
+        probability: float | None = None,
+    ) -> RolloutGroup:
+        """As ``from_proto``, of a message whose tokens, log-probs and mask are apart, by name of the field.
+
+        Raises:
+            ValueError: they do not fit together.
+        """
+        mask = payload.get("loss_mask")
         return cls(
             prompt_id=message.prompt_id,
             group_id=message.group_id,
@@ -323,9 +347,9 @@ class RolloutGroup:
             rewards=np.array(list(message.rewards), dtype=np.float64),
             outcomes=np.array(list(message.outcomes), dtype=np.float64),
             statuses=tuple(short_name(_STATUS, number) for number in message.statuses),
-            prompt_token_ids=np.frombuffer(message.prompt_token_ids, INT32),
-            response_token_ids=np.frombuffer(message.response_token_ids, INT32),
-            behavior_log_probs=np.frombuffer(message.behavior_log_probs, FLOAT32),
+            prompt_token_ids=np.frombuffer(payload.get("prompt_token_ids", b""), INT32),
+            response_token_ids=np.frombuffer(payload.get("response_token_ids", b""), INT32),
+            behavior_log_probs=np.frombuffer(payload.get("behavior_log_probs", b""), FLOAT32),
             loss_mask=np.frombuffer(mask, UINT8) if mask else None,
             columns={
                 column.name: Column(column.dtype, tuple(column.shape), column.data, tuple(column.lengths))

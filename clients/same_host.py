@@ -4,29 +4,34 @@ The service is offered memory when it listens on a loopback address; it says whe
 not (it is behind a forwarded port, in a container that does not see this process, or runs as somebody else), everything
 travels over the connection, and it is not offered any for a while. Linux alone has such memory.
 
-Memory is used again, because touching fresh memory costs more than copying into it. Only a call that ended well gives
-it back: of any other the service may still be reading or writing it.
+Memory is used again, because touching fresh memory costs more than copying into it: once a call has ended well, and
+nobody has a view of what it sampled any more. Of any other call the service may still be reading or writing it.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from google.protobuf.message import DecodeError
-
 from selector.v1 import memory as shared
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1.wire import Part
 
+if sys.platform == "linux":
+    import fcntl
+
+    _MAP_FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
+
 # Larger pushes travel over the connection, and so does what larger samples have beyond it.
 _MOST_BYTES = 256 << 20
-# One for pushes and one for samples, if these overlap.
-_MOST_IDLE = 2
+# One for pushes, and two for samples, of which one is often still looked at when the next is taken.
+_MOST_IDLE = 3
 _NOT_OFFERED_S = 60.0
 # Samples differ in size; what has no room is sent.
 _HEADROOM = 1.1
@@ -44,9 +49,11 @@ class Memory:
 
     def __init__(self) -> None:
         """Raises OSError when there is none to be had."""
-        self._descriptor = os.memfd_create("selector-replay")
+        self._descriptor = os.memfd_create("selector-replay", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.close = weakref.finalize(self, os.close, self._descriptor)
         os.fchmod(self._descriptor, 0o600)
+        # What is mapped must not be cut off.
+        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self._key = secrets.token_bytes(shared.KEY_BYTES)
         self._size = shared.write(self._descriptor, [self._key], 0)
         self.prepare(0)
@@ -58,6 +65,7 @@ class Memory:
             OSError: there is not enough.
         """
         self.used = False
+        self._mapped: mmap.mmap | None = None
         self._at = shared.KEY_BYTES
         if self._at + size > self._size:
             os.posix_fallocate(self._descriptor, 0, self._at + size)
@@ -68,29 +76,38 @@ class Memory:
         return pb.SharedMemory(process=os.getpid(), descriptor=self._descriptor, key=self._key)
 
     def write(self, parts: Sequence[Part]) -> int:
-        """Add a message; its bytes."""
+        """Add a message, be it beyond what there was room for; its bytes.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
         written = shared.write(self._descriptor, parts, self._at)
         self._at += written
+        self._size = max(self._size, self._at)
         return written
 
-    def message(self, response: pb.SampleRolloutsResponse) -> pb.SampleRolloutsResponse:
-        """The response, or the message in the memory that it stands for.
+    def message(self, size: int) -> memoryview:
+        """The next message, as a view.
 
         Raises:
             ValueError: it is not there.
         """
-        size = response.memory_bytes
-        if not size:
-            return response
-        content = os.pread(self._descriptor, size, self._at) if size > 0 else b""
-        if len(content) != size or not content:
-            raise ValueError(f"memory_bytes: expected a message of {size} bytes in the memory lent")
-        self._at += size
+        if self._mapped is None:
+            # One for each call, so that it ends with the last view of what the call answered.
+            self._mapped = mmap.mmap(self._descriptor, self._size, prot=mmap.PROT_READ, flags=_MAP_FLAGS)
+        begin, self._at = self._at, self._at + size
+        if size <= 0 or self._at > self._size:
+            raise ValueError(f"memory_bytes: expected a message within the memory lent; got one of {size} bytes")
         self.used = True
-        try:
-            return pb.SampleRolloutsResponse.FromString(content)
-        except DecodeError as error:
-            raise ValueError(f"memory_bytes: {error}") from error
+        return memoryview(self._mapped)[begin : self._at]
+
+    def when_free(self, free: Callable[[Memory], None]) -> None:
+        """Call ``free`` once nobody has a view of it any more."""
+        mapped, self._mapped = self._mapped, None
+        if mapped is None:
+            free(self)
+        else:
+            weakref.finalize(mapped, free, self).atexit = False
 
 
 class SameHost:
@@ -102,11 +119,12 @@ class SameHost:
     """
 
     def __init__(self, local: bool, clock: Callable[[], float]) -> None:
-        self._possible = local and hasattr(os, "memfd_create")
+        self._possible = local and sys.platform == "linux"
         self._clock = clock
         self._not_before = clock()
         self._idle: list[Memory] = []
-        self._lock = threading.Lock()
+        # Views may end, and so memory be given back, in the middle of anything.
+        self._lock = threading.RLock()
         self._closed = False
         self._sampled_bytes = 0
 
@@ -121,7 +139,7 @@ class SameHost:
         memory = self._taken(size)
         yield memory
         if memory is not None:
-            self._give_back(memory)
+            memory.when_free(self._give_back)
 
     def room_for_sample(self) -> int:
         """Bytes of memory worth lending to a sample, 0 before the first."""

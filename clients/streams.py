@@ -11,11 +11,14 @@ from google.protobuf.message import Message
 
 from clients.messages import add, array_of, build, listed, shown
 from clients.rollout_group import RolloutGroup
+from clients.same_host import Memory
 from selector.v1 import replay_service_pb2, selector_service_pb2
 from selector.v1.wire import Part, delimited
 
 # Streamed messages of this size are fastest; a larger prompt or group has a frame of its own.
 FRAME_BYTES = 2**20
+# In memory, between two messages that are sent: each costs more than copying a frame.
+_FRAMES_TOLD = 4
 
 M = TypeVar("M", bound=Message)
 Prior = tuple[float, int] | float | None
@@ -104,6 +107,24 @@ def rollout_stream(header: replay_service_pb2.PushRolloutsRequest, groups: Seque
         for frame in rollout_frames(groups):
             yield b"".join([first, *frame])
             first = b""
+
+    return RequestStream(frames)
+
+
+def rollout_stream_in(
+    memory: Memory, header: replay_service_pb2.PushRolloutsRequest, groups: Sequence[RolloutGroup]
+) -> RequestStream:
+    """The same through memory: what is sent says how far it is filled, while the service reads what is there."""
+
+    def frames() -> Iterator[bytes]:
+        message = replay_service_pb2.PushRolloutsRequest(memory=memory.named())
+        message.MergeFrom(header)
+        for frame in rollout_frames(groups):
+            message.memory_messages.append(memory.write(frame))
+            if len(message.memory_messages) == _FRAMES_TOLD:
+                yield message.SerializeToString()
+                message.Clear()
+        yield message.SerializeToString()
 
     return RequestStream(frames)
 

@@ -328,7 +328,8 @@ class SelectorClient:
             exclude_prompt_ids,
             informative_only,
             shard,
-            request_id_of(request_id),
+            # The step says which sample it is; an id of its own would have to be remembered, which takes a flush.
+            "" if request_id is None else request_id,
             self._same_host,
         )
         return self._run(operation, timeout_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import numpy as np
 from selector.config import ReplayConfig, RunConfig
 from selector.maintenance.report import Check
 from selector.replay.answers import decode_push_result
+from selector.replay.checksum import crc32
 from selector.replay.frozen import FrozenReplay
 from selector.replay.history import SampleEvent
 from selector.replay.plans import Eviction
@@ -112,7 +112,7 @@ class _Checks:
             row = index.rows.get(position)
             if row is None:
                 self._problem(f"the payload at {position} belongs to no group")
-            elif len(payload) != row["nbytes"] or zlib.crc32(payload) != row["checksum"]:
+            elif len(payload) != row["nbytes"] or crc32(payload) != row["checksum"]:
                 prompt_id, group_id = index.identities[position]
                 where = f"the payload of group {group_id!r} of prompt {prompt_id!r} at {position}"
                 self._problem(f"{where} does not match its checksum")

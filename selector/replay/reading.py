@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from selector.replay.answers import Sample, SampledGroup
 from selector.replay.buffer import ReplayBuffer
+from selector.replay.checksum import crc32
 from selector.replay.errors import PayloadCorrupt, RewindBeyondHistory
 from selector.replay.store import ReplayStore
 
@@ -51,7 +51,7 @@ def _checked(
     prompt_id, group_id = buffer.identities[position]
     if payload is None:
         raise PayloadCorrupt(prompt_id, group_id, "it is missing")
-    if len(payload) != row["nbytes"] or zlib.crc32(payload) != row["checksum"]:
+    if len(payload) != row["nbytes"] or crc32(payload) != row["checksum"]:
         raise PayloadCorrupt(prompt_id, group_id, f"its {len(payload)} bytes do not match their checksum")
     age = sample.step - int(row["policy_version"])
     return SampledGroup(payload, prompt_id, group_id, age, times_sampled, sample.probability)

@@ -19,7 +19,6 @@ Samples:
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -41,6 +40,7 @@ from selector.replay.answers import (
     push_result,
 )
 from selector.replay.buffer import ReplayBuffer
+from selector.replay.checksum import crc32
 from selector.replay.errors import GroupRefused, RequestIdReused, SampleDiffers, StorageFailed
 from selector.replay.group import CheckedGroup
 from selector.replay.history import Gaps, Mark, PushEvent, ReplayLog, SampleEvent
@@ -130,7 +130,7 @@ class ReplayRun:
         if known is not None and fingerprint:
             return _answered_push(known, fingerprint)
         if checksums is None:
-            checksums = [zlib.crc32(payload) for _, payload in groups]
+            checksums = [crc32(payload) for _, payload in groups]
         sums = zip(groups, checksums, strict=True)
         arrivals = [Arrival(group, len(payload), checksum) for (group, payload), checksum in sums]
         if request_id and not fingerprint:

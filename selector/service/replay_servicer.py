@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import chain
@@ -12,6 +11,7 @@ import grpc
 
 from selector.batches import shard_share
 from selector.errors import FieldViolation, ServiceError, invalid
+from selector.replay.checksum import crc32
 from selector.replay.errors import GroupRefused
 from selector.replay.group import CheckedGroup, validate_group
 from selector.replay.plans import Refusal, SampleOrder, SampleRequest
@@ -34,6 +34,8 @@ from selector.v1.reasons import Reason
 from selector.v1.wire import Part, delimited
 
 _FRAME_BYTES = 2**20
+# Of what is not sent: fewer pieces are fewer turns in the run's lane.
+_WRITTEN_BYTES = 4 * _FRAME_BYTES
 # Between the largest group and the largest message: what is added to a group when it is sampled.
 _ROOM_BYTES = 2**16
 # Messages of about 1 MiB: to have a thread do something costs more than to check a small message.
@@ -142,9 +144,10 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         )
         if end.shortfall:
             end.shortfall_reason = selector_service_pb2.SHORTFALL_REASON_BUFFER_TOO_SMALL
+        piece = min(_FRAME_BYTES if memory is None else _WRITTEN_BYTES, self._largest_group)
         sent, parts = 0, list[Part]()
         while sent < len(sample.positions):
-            parts, count = await self._lanes.run(run_id, partial(self._groups, run, sample, sent), context)
+            parts, count = await self._lanes.run(run_id, partial(self._groups, run, sample, sent, piece), context)
             sent += count
             if sent < len(sample.positions):
                 yield shared_memory.answer(parts, memory)
@@ -157,23 +160,26 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         rest: AsyncIterator[pb.PushRolloutsRequest],
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[pb.PushRolloutsRequest]:
-        """The messages of a push: the first, those in the caller's memory, which count as if sent, and those sent."""
-        yield first
-        if memory is not None:
-            place = self.calls.of_context[context]
-            self._limits.check_stream(sum(first.memory_messages))
-            for index, size in enumerate(first.memory_messages):
+        """The messages of a push: those sent, each followed by those in the caller's memory that it tells of."""
+        place, read = self.calls.of_context[context], 0
+        message: pb.PushRolloutsRequest | None = first
+        while message is not None:
+            yield message
+            for index, size in enumerate(message.memory_messages):
+                if memory is None:
+                    raise invalid("memory_messages", "expected none without memory", Reason.CONTRADICTORY_FIELDS)
+                read += size
                 self._limits.check_message(size)
+                self._limits.check_stream(read)
                 place.hold(size)
                 yield memory.pushed(size, f"memory_messages[{index}]")
-        async for message in rest:
-            yield message
+            message = await anext(rest, None)
 
-    def _groups(self, run: Run, sample: Sample, start: int) -> tuple[list[Part], int]:
+    def _groups(self, run: Run, sample: Sample, start: int, max_bytes: int) -> tuple[list[Part], int]:
         """The next groups of a sample, encoded as in its answer, and how many."""
         self._runs.same(run)
         parts: list[Part] = []
-        groups = run.replay.read(sample, start, min(_FRAME_BYTES, self._largest_group))
+        groups = run.replay.read(sample, start, max_bytes)
         for sampled in groups:
             # Of a field that occurs twice the last counts: the group that was pushed may have had no id.
             group = delimited(_GROUP, [sampled.payload, *delimited(_GROUP_ID, [sampled.group_id.encode()])])
@@ -252,7 +258,7 @@ class _Push:
                 )
             else:
                 self.groups.append((checked, payload))
-                self.checksums.append(zlib.crc32(payload))
+                self.checksums.append(crc32(payload))
                 self.positions.append(position)
 
     def refusal(self) -> ServiceError:

@@ -21,7 +21,6 @@ from google.protobuf.message import DecodeError
 from selector.errors import invalid
 from selector.v1 import memory as shared
 from selector.v1 import replay_service_pb2 as pb
-from selector.v1.reasons import Reason
 from selector.v1.wire import Part
 
 if sys.platform == "linux":
@@ -46,6 +45,8 @@ class SharedMemory:
         Raises:
             ServiceError: INVALID_ARGUMENT about the field: it is no message.
         """
+        if size <= 0:
+            raise invalid(field, f"expected > 0 bytes; got {size}")
         content = os.pread(self._descriptor, size, self._at)
         self._at += size
         if len(content) != size:
@@ -68,18 +69,13 @@ class SharedMemory:
         return size
 
 
-def of_push(request: pb.PushRolloutsRequest) -> SharedMemory | None:
+def of_push(first: pb.PushRolloutsRequest) -> SharedMemory | None:
     """The memory that a push begins with, None = it names none that can be reached.
 
     Raises:
         ServiceError: INVALID_ARGUMENT.
     """
-    if request.memory_messages and not request.HasField("memory"):
-        raise invalid("memory_messages", "expected none without memory", Reason.CONTRADICTORY_FIELDS)
-    for index, size in enumerate(request.memory_messages):
-        if size <= 0:
-            raise invalid(f"memory_messages[{index}]", f"expected > 0 bytes; got {size}")
-    return _reached(request)
+    return _reached(first)
 
 
 def of_sample(request: pb.SampleRolloutsRequest) -> SharedMemory | None:
