@@ -28,15 +28,17 @@ if sys.platform == "linux":
 
     _MAP_FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
 
-# Larger pushes travel over the connection, and so does what larger samples have beyond it.
+# Smaller calls travel over the connection, for which they are fast; so do larger pushes, and what larger samples have
+# beyond it.
+_LEAST_BYTES = 256 << 10
 _MOST_BYTES = 256 << 20
 # One for pushes, and two for samples, of which one is often still looked at when the next is taken.
 _MOST_IDLE = 3
 _NOT_OFFERED_S = 60.0
 # Samples differ in size; what has no room is sent.
 _HEADROOM = 1.1
-# Room for the first message at least, which tells that the service reaches the memory.
-_LEAST_BYTES = 4 << 20
+# Room for one message at least, which tells that the service reaches the memory.
+_LEAST_ROOM = 8 << 20
 
 
 class Memory:
@@ -128,11 +130,6 @@ class SameHost:
         self._closed = False
         self._sampled_bytes = 0
 
-    @property
-    def offered(self) -> bool:
-        """Whether the service is offered memory at the moment."""
-        return self._possible and self._clock() >= self._not_before
-
     @contextmanager
     def lent(self, size: int) -> Iterator[Memory | None]:
         """Memory with room for so many bytes of messages, None = send them; ``used`` is to be set when it was."""
@@ -142,8 +139,10 @@ class SameHost:
             memory.when_free(self._give_back)
 
     def room_for_sample(self) -> int:
-        """Bytes of memory worth lending to a sample, 0 before the first."""
-        return min(max(int(_HEADROOM * self._sampled_bytes), _LEAST_BYTES), _MOST_BYTES) if self._sampled_bytes else 0
+        """Bytes of memory worth lending to a sample: about as many as the last one had, 0 before the first."""
+        if self._sampled_bytes < _LEAST_BYTES:
+            return 0
+        return min(max(int(_HEADROOM * self._sampled_bytes), _LEAST_ROOM), _MOST_BYTES)
 
     def sampled(self, size: int) -> None:
         """A sample's messages had about so many bytes."""
@@ -157,7 +156,7 @@ class SameHost:
                 self._idle.pop().close()
 
     def _taken(self, size: int) -> Memory | None:
-        if not self.offered or not 0 < size <= _MOST_BYTES:
+        if not _LEAST_BYTES <= size <= _MOST_BYTES or not self._possible or self._clock() < self._not_before:
             return None
         with self._lock:
             memory = self._idle.pop() if self._idle else None

@@ -91,10 +91,10 @@ class GroupColumns:
     rewards: np.ndarray
     outcomes: np.ndarray
     statuses: np.ndarray
-    prompt_token_ids: bytes
-    response_token_ids: bytes
-    behavior_log_probs: bytes
-    loss_mask: bytes = b""
+    prompt_token_ids: bytes | memoryview
+    response_token_ids: bytes | memoryview
+    behavior_log_probs: bytes | memoryview
+    loss_mask: bytes | memoryview = b""
     columns: tuple[ColumnLayout, ...] = ()
 
 

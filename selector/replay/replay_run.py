@@ -103,7 +103,7 @@ class ReplayRun:
 
     def push(
         self,
-        groups: Sequence[tuple[CheckedGroup, bytes]],
+        groups: Sequence[tuple[CheckedGroup, bytes | memoryview]],
         step: int,
         request_id: str = "",
         fingerprint: bytes = b"",

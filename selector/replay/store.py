@@ -223,16 +223,16 @@ class RunWriter:
         for position, value in zip(rows["position"].tolist(), encode_groups(rows, identities), strict=True):
             self._put("groups", position, value)
 
-    def payload(self, position: int, payload: bytes) -> None:
+    def payload(self, position: int, payload: bytes | memoryview) -> None:
         """Add a payload."""
-        self._put("payloads", position, payload)
+        self._txn.put(key(self._run, position), payload, db=self._tables[_PAYLOADS])
 
     def copy_payload(self, source: int, position: int) -> int:
         """Add a payload of another run at the same position; its size."""
         payload = self._txn.get(key(source, position), db=self._tables["payloads"])
         if payload is None:
             return 0
-        self._put("payloads", position, bytes(payload))
+        self.payload(position, bytes(payload))
         return len(payload)
 
     def forget_groups(self, positions: Iterable[int]) -> None:
@@ -274,8 +274,7 @@ class RunWriter:
         return most <= 0
 
     def _put(self, table: str, number: int, value: bytes) -> None:
-        stored = value if table == _PAYLOADS else sealed(value)
-        self._txn.put(key(self._run, number), stored, db=self._tables[table])
+        self._txn.put(key(self._run, number), sealed(value), db=self._tables[table])
 
     def _delete(self, table: str, number: int) -> None:
         self._txn.delete(key(self._run, number), db=self._tables[table])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from selector.replay.errors import GroupRefused
@@ -10,9 +12,14 @@ from selector.service.config_messages import sampling_from
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1.reasons import Reason
 
+_PAYLOAD = ("prompt_token_ids", "response_token_ids", "behavior_log_probs", "loss_mask")
 
-def group_columns(group: pb.RolloutGroup) -> GroupColumns:
+
+def group_columns(group: pb.RolloutGroup, payload: Mapping[str, memoryview] | None = None) -> GroupColumns:
     """A pushed group, to be validated; field paths are within the group.
+
+    Args:
+        payload: tokens, log-probs and mask by name of the field, if they are not in the message.
 
     Raises:
         GroupRefused: more columns than are worth looking at.
@@ -20,6 +27,7 @@ def group_columns(group: pb.RolloutGroup) -> GroupColumns:
     if len(group.columns) > MOST_COLUMNS:
         description = f"expected at most {MOST_COLUMNS}; got {len(group.columns)}"
         raise GroupRefused(Reason.INVALID_GROUP, "columns", description)
+    content = {name: getattr(group, name) for name in _PAYLOAD} if payload is None else payload
     return GroupColumns(
         prompt_id=group.prompt_id,
         group_id=group.group_id,
@@ -30,10 +38,10 @@ def group_columns(group: pb.RolloutGroup) -> GroupColumns:
         rewards=np.array(list(group.rewards), dtype=np.float64),
         outcomes=np.array(list(group.outcomes), dtype=np.float64),
         statuses=np.array(list(group.statuses), dtype=np.int64),
-        prompt_token_ids=group.prompt_token_ids,
-        response_token_ids=group.response_token_ids,
-        behavior_log_probs=group.behavior_log_probs,
-        loss_mask=group.loss_mask,
+        prompt_token_ids=content.get("prompt_token_ids", b""),
+        response_token_ids=content.get("response_token_ids", b""),
+        behavior_log_probs=content.get("behavior_log_probs", b""),
+        loss_mask=content.get("loss_mask", b""),
         columns=tuple(
             ColumnLayout(column.name, column.dtype, tuple(column.shape), len(column.data), tuple(column.lengths))
             for column in group.columns

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import grpc
@@ -41,9 +41,13 @@ OPEN = ("/grpc.health.v1.", "/grpc.reflection.")
 class Intake(grpc.aio.ServerInterceptor):
     """Puts the limits around the methods; health and reflection are left alone."""
 
-    def __init__(self, calls: Calls, observer: RpcObserver) -> None:
+    def __init__(
+        self, calls: Calls, observer: RpcObserver, decoders: Mapping[str, Callable[[bytes], Any]] | None = None
+    ) -> None:
+        """``decoders``: by name of the method, what decodes its messages in place of the stubs."""
         self._calls = calls
         self._observer = observer
+        self._decoders = decoders or {}
 
     async def intercept_service(
         self,
@@ -60,7 +64,7 @@ class Intake(grpc.aio.ServerInterceptor):
     def _limited(self, handler: Any, name: str) -> Any:
         streams = handler.request_streaming or handler.response_streaming
         method = handler.stream_unary or handler.unary_stream or handler.unary_unary
-        decode = tolerant(handler.request_deserializer)
+        decode = tolerant(self._decoders.get(name, handler.request_deserializer))
         calls, limits = self._calls, self._calls.limits
 
         async def request_of(place: Place, context: Any) -> Any:

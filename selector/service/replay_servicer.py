@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from itertools import chain
 
@@ -25,6 +25,7 @@ from selector.service.calls import Calls
 from selector.service.group_messages import group_columns
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
+from selector.service.pushed_groups import PushedGroup, PushMessage
 from selector.service.rpc import RpcObserver, streaming, unary
 from selector.service.shared_memory import SharedMemory
 from selector.v1 import replay_service_pb2 as pb
@@ -82,11 +83,12 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
 
     @unary
     async def PushRollouts(
-        self, request: AsyncIterator[pb.PushRolloutsRequest], context: grpc.aio.ServicerContext
+        self, request: AsyncIterator[PushMessage], context: grpc.aio.ServicerContext
     ) -> pb.PushRolloutsResponse:
-        first = await anext(request, None)
-        if first is None:
+        begin = await anext(request, None)
+        if begin is None:
             raise invalid("run_id", "expected at least one message; got an empty stream")
+        first = begin.head
         run = self._runs.find(checks.run_id(first.run_id))
         step = checks.step(first.step)
         run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id
@@ -95,8 +97,8 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         if first.HasField("memory") and memory is None:
             return pb.PushRolloutsResponse()
         push = _Push(self._limits, self._largest_group)
-        unchecked: list[pb.PushRolloutsRequest] = []
-        async for message in self._messages(first, memory, request, context):
+        unchecked: list[PushMessage] = []
+        async for message in self._messages(begin, memory, request, context):
             if message.run_id not in ("", run_id):
                 raise invalid("run_id", f"expected {run_id!r} throughout the stream; got {message.run_id!r}")
             unchecked.append(message)
@@ -155,19 +157,23 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
 
     async def _messages(
         self,
-        first: pb.PushRolloutsRequest,
+        first: PushMessage,
         memory: SharedMemory | None,
-        rest: AsyncIterator[pb.PushRolloutsRequest],
+        rest: AsyncIterator[PushMessage],
         context: grpc.aio.ServicerContext,
-    ) -> AsyncIterator[pb.PushRolloutsRequest]:
+    ) -> AsyncIterator[PushMessage]:
         """The messages of a push: those sent, each followed by those in the caller's memory that it tells of."""
         place, read = self.calls.of_context[context], 0
-        message: pb.PushRolloutsRequest | None = first
+        message: PushMessage | None = first
         while message is not None:
             yield message
-            for index, size in enumerate(message.memory_messages):
+            for index, size in enumerate(message.head.memory_messages):
                 if memory is None:
-                    raise invalid("memory_messages", "expected none without memory", Reason.CONTRADICTORY_FIELDS)
+                    raise invalid(
+                        "memory_messages",
+                        f"expected none without memory; got {len(message.head.memory_messages)}",
+                        Reason.CONTRADICTORY_FIELDS,
+                    )
                 read += size
                 self._limits.check_message(size)
                 self._limits.check_stream(read)
@@ -228,14 +234,14 @@ class _Push:
     def __init__(self, limits: Limits, largest_group: int) -> None:
         self._limits = limits
         self._largest_group = largest_group
-        self.groups: list[tuple[CheckedGroup, bytes]] = []
+        self.groups: list[tuple[CheckedGroup, memoryview]] = []
         self.checksums: list[int] = []
         # Position in the stream of each sound group.
         self.positions: list[int] = []
         self.refused: list[tuple[pb.RolloutGroup, GroupRefused]] = []
         self._seen = 0
 
-    def check(self, run: Run, step: int, messages: list[pb.PushRolloutsRequest]) -> None:
+    def check(self, run: Run, step: int, messages: Sequence[PushMessage]) -> None:
         """Check the groups of the next messages.
 
         Raises:
@@ -247,18 +253,19 @@ class _Push:
             position = self._seen
             self._seen += 1
             try:
-                payload = group.SerializeToString()
-                checked = self._checked(run, step, group, len(payload))
+                checked = self._checked(run, step, group)
             except GroupRefused as refusal:
-                self.refused.append((group, GroupRefused(refusal.reason, refusal.field, refusal.description, position)))
+                self.refused.append(
+                    (group.head, GroupRefused(refusal.reason, refusal.field, refusal.description, position))
+                )
             except ServiceError as error:
                 violation = error.violations[0]
                 self.refused.append(
-                    (group, GroupRefused(error.reason, violation.field, violation.description, position))
+                    (group.head, GroupRefused(error.reason, violation.field, violation.description, position))
                 )
             else:
-                self.groups.append((checked, payload))
-                self.checksums.append(crc32(payload))
+                self.groups.append((checked, group.encoded))
+                self.checksums.append(crc32(group.encoded))
                 self.positions.append(position)
 
     def refusal(self) -> ServiceError:
@@ -276,16 +283,17 @@ class _Push:
             metadata={"refused": str(len(self.refused))},
         )
 
-    def _checked(self, run: Run, step: int, group: pb.RolloutGroup, size: int) -> CheckedGroup:
+    def _checked(self, run: Run, step: int, group: PushedGroup) -> CheckedGroup:
+        size = len(group.encoded)
         if size > self._largest_group:
             description = (
                 f"expected at most {self._largest_group} bytes in one group, which leaves room for what a sample adds "
                 f"to it within max_message_bytes={self._limits.max_message_bytes}; got {size}"
             )
             raise GroupRefused(Reason.QUOTA_EXCEEDED, "", description)
-        checked = validate_group(group_columns(group), run.group_rules, step)
-        if group.prompt_id not in run.pool.index:
-            raise GroupRefused(Reason.UNKNOWN_PROMPT, "prompt_id", f"unknown prompt {group.prompt_id!r}")
+        checked = validate_group(group_columns(group.head, group.payload), run.group_rules, step)
+        if checked.prompt_id not in run.pool.index:
+            raise GroupRefused(Reason.UNKNOWN_PROMPT, "prompt_id", f"unknown prompt {checked.prompt_id!r}")
         return checked
 
 

@@ -50,6 +50,7 @@ from selector.service.health import Health
 from selector.service.intake import Intake
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
+from selector.service.pushed_groups import decode_push
 from selector.service.replay_servicer import ReplayServicer
 from selector.service.selector_servicer import SelectorServicer
 from selector.service.tls import ServerTls, tls_files
@@ -246,7 +247,7 @@ class Server:
     async def _listen(self) -> SelectorServicer:
         settings = self._settings
         limits = self._limits
-        intake = Intake(self._calls, self._metrics)
+        intake = Intake(self._calls, self._metrics, {"PushRollouts": decode_push})
         self._server = server = grpc.aio.server(interceptors=[self._gate, intake], options=channel_options(settings))
         selector = SelectorServicer(
             self._runs, self._lanes, self._encoding, self._access, self._calls, self._metrics, time.monotonic

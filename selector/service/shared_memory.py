@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from selector.errors import invalid
+from selector.service.pushed_groups import PushMessage, decode_push
 from selector.v1 import memory as shared
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1.wire import Part
@@ -39,7 +40,7 @@ class SharedMemory:
         # What this process adds to a file in memory would count as memory of its own.
         self._end = os.fstat(descriptor).st_size
 
-    def pushed(self, size: int, field: str) -> pb.PushRolloutsRequest:
+    def pushed(self, size: int, field: str) -> PushMessage:
         """A copy of the next message: what the caller does to the memory afterwards changes nothing.
 
         Raises:
@@ -52,7 +53,7 @@ class SharedMemory:
         if len(content) != size:
             raise invalid(field, f"expected bytes within the memory; got {size}, of which {len(content)} are there")
         try:
-            return pb.PushRolloutsRequest.FromString(content)
+            return decode_push(content)
         except DecodeError:
             raise invalid(field, "expected a message of the method's type; got bytes that cannot be decoded") from None
 

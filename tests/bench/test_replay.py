@@ -25,7 +25,10 @@ def test_a_quick_round_gives_every_figure_with_its_command(tmp_path: Path) -> No
     assert all(figure["ours"] > 0 and "bench.performance.replay --quick" in figure["command"] for figure in figures)
     names = {(figure["name"], figure["against"].partition(" ")[0]) for figure in figures}
     for kind in ("push", "sample"):
-        assert {(f"{kind}, 1 MiB", "own"), (f"{kind}, 1 MiB", "gRPC"), (f"{kind}, median", "")} <= names
+        for way in ("same host", "over the wire"):
+            assert {(f"{kind}, 1 MiB, {way}", "own"), (f"{kind}, 1 MiB, {way}", "gRPC")} <= names
+            assert (f"{kind}, median, {way}", "") in names
+        assert (f"{kind}, 1 MiB, same host", "ours,") in names
         assert {(f"{kind}, 2,048 tokens a group", "ours,"), (f"{kind}, 2 callers at once", "ours,")} <= names
     for what in ("memory", "file"):
         assert (f"{what} of the server per payload byte stored", "") in names

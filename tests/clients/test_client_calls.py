@@ -55,11 +55,12 @@ def test_every_attempt_of_a_change_is_the_same_request(
     first, second, third = script.attempts[rpc]
     assert first == second == third
     header = first[0] if isinstance(first, list) else first
-    assert header.request_id
+    # Of a sample the step says which it is.
+    assert bool(header.request_id) is (rpc != "SampleRollouts")
     call(method, *arguments)
     call(method, *arguments, request_id="mine")
     again, mine = (attempt[0] if isinstance(attempt, list) else attempt for attempt in script.attempts[rpc][-2:])
-    assert again.request_id not in ("", header.request_id)
+    assert not header.request_id or again.request_id not in ("", header.request_id)
     assert mine.request_id == "mine"
 
 
@@ -217,7 +218,7 @@ def test_groups_are_pushed_in_frames_and_a_large_one_has_its_own(call: Caller, s
     groups = [group(index, 10_000) for index in range(20)] + [group(20, 400_000), group(21, 5)]
     response = replay_pb.PushRolloutsResponse(stored=21, refused=[replay_pb.RefusedGroup(index=3, reason="X")])
     script.answers["PushRollouts"] = [response]
-    pushed = call("push_rollouts", 2, iter(groups), skip_refused=True)
+    pushed = call("push_rollouts", 2, iter(groups), skip_refused=True, options={"same_host": False})
     assert pushed.stored == 21
     assert pushed.refused == (clients.RefusedGroup(3, "", "", "X", "", ""),)
     (frames,) = script.attempts["PushRollouts"]
@@ -225,6 +226,12 @@ def test_groups_are_pushed_in_frames_and_a_large_one_has_its_own(call: Caller, s
     assert [message for frame in frames for message in frame.groups] == [group.to_proto() for group in groups]
     assert all(frame.ByteSize() < 1.1 * 2**20 or len(frame.groups) == 1 for frame in frames)
     assert 3 <= len(frames) < 10
+    # A service that knows no memory, or cannot reach it, does not say that it read any: the groups are sent.
+    call("push_rollouts", 2, groups, request_id=frames[0].request_id, skip_refused=True)
+    _, lent, sent = script.attempts["PushRollouts"]
+    assert lent[0].HasField("memory")
+    assert not any(frame.groups for frame in lent)
+    assert sent == frames
 
 
 def test_a_sample_that_breaks_off_is_taken_again_whole(call: Caller, script: Any, refuse: Any) -> None:

@@ -35,10 +35,14 @@ PAIRS = [
 ]
 
 
+# How a call was carried out is not its result.
+_OF_THE_CLIENT = {"from_memory"}
+
+
 @pytest.mark.parametrize(("cls", "message"), PAIRS)
 def test_every_field_of_the_message_is_read(cls: Any, message: Any) -> None:
     fields = [field.name for field in dataclasses.fields(cls)]
-    assert fields == list(message.DESCRIPTOR.fields_by_name)
+    assert fields == [name for name in message.DESCRIPTOR.fields_by_name if name not in _OF_THE_CLIENT]
     empty = decode(cls, message())
     assert all(hasattr(empty, name) for name in fields)
 

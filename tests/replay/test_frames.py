@@ -103,9 +103,15 @@ def servicer(runs: OneRun) -> Iterator[ReplayServicer]:
         yield ReplayServicer(runs, lanes, limits, access, Calls(), Observer(), lambda: 0.0)  # type: ignore[arg-type]
 
 
+async def answers(servicer: ReplayServicer, request: pb.SampleRolloutsRequest) -> Any:
+    """The answer's messages, which the servicer has encoded."""
+    stream: Any = servicer.SampleRollouts(request, Context())  # type: ignore[arg-type]
+    async for frame in stream:
+        yield pb.SampleRolloutsResponse.FromString(frame)
+
+
 def frames(servicer: ReplayServicer) -> Any:
-    request = pb.SampleRolloutsRequest(run_id=RUN, step=1, count=GROUPS + 2)
-    return servicer.SampleRollouts(request, Context())  # type: ignore[arg-type]
+    return answers(servicer, pb.SampleRolloutsRequest(run_id=RUN, step=1, count=GROUPS + 2))
 
 
 def test_payloads_are_read_when_their_frame_is_due(
@@ -203,8 +209,7 @@ def test_an_empty_sample_is_one_frame(servicer: ReplayServicer, runs: OneRun) ->
 
     async def check() -> list[pb.SampleRolloutsResponse]:
         request = pb.SampleRolloutsRequest(run_id=RUN, step=0, count=1)
-        stream: Any = servicer.SampleRollouts(request, Context())  # type: ignore[arg-type]
-        return [frame async for frame in stream]
+        return [frame async for frame in answers(servicer, request)]
 
     (frame,) = asyncio.run(check())
     assert (len(frame.groups), frame.shortfall, frame.last) == (0, 1, True)

@@ -194,6 +194,29 @@ _GROUP = [
     ),
 ]
 
+_MEMORY = {"process": 1, "descriptor": 3, "key": bytes(32)}
+_MEMORIES: list[tuple[str, str, dict[str, Any]]] = [
+    ("process-zero", "memory.process", {"process": 0}),
+    ("process-huge", "memory.process", {"process": 2**31}),
+    ("descriptor-negative", "memory.descriptor", {"descriptor": -1}),
+    ("key-missing", "memory.key", {"key": b""}),
+    ("key-long", "memory.key", {"key": bytes(33)}),
+]
+
+_MEMORY_CASES = [
+    *(
+        _push(f"memory-{name}", [pb.PushRolloutsRequest(run_id=RUN, step=STEPS, memory={**_MEMORY, **changes})], field)
+        for name, field, changes in _MEMORIES
+    ),
+    *(_sample(f"memory-{name}", field, memory={**_MEMORY, **changes}) for name, field, changes in _MEMORIES),
+    _push(
+        "messages-without-memory",
+        [pb.PushRolloutsRequest(run_id=RUN, step=STEPS, memory_messages=[7])],
+        "memory_messages",
+        reason=Reason.CONTRADICTORY_FIELDS,
+    ),
+]
+
 _SAMPLE = [
     _sample("run-id-empty", "run_id", run_id=""),
     Case(
@@ -228,7 +251,7 @@ _SAMPLE = [
     ),
 ]
 
-CASES = [*_PUSH, *_GROUP, *_SAMPLE]
+CASES = [*_PUSH, *_GROUP, *_SAMPLE, *_MEMORY_CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

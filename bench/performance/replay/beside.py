@@ -18,6 +18,9 @@ from bench.performance.replay.worker import Spent, Worker, environment_of
 from bench.performance.turns import compared
 
 OURS = "ours"
+_WIRE = "wire"
+# Ways to reach ours, by name of the worker.
+_WAYS = {OURS: "same host", _WIRE: "over the wire"}
 KINDS = ("push", "sample")
 # As many steps as ours keeps for a rewind, and a few to be sure.
 _KEPT_STEPS = REWIND_STEPS + 4
@@ -57,7 +60,7 @@ def beside(peers: Mapping[str, Peer], settings: Settings, rounds: int, warm_up: 
     """Figures of ours against each peer, and what ours takes by itself."""
     with ExitStack() as open_workers:
         workers: dict[str, Worker] = {}
-        for name, peer in {OURS: Peer(OURS), **peers}.items():
+        for name, peer in {OURS: Peer(OURS), _WIRE: Peer(OURS, option=_WIRE), **peers}.items():
             python = environment_of(peer.environment) if peer.environment else sys.executable
             own = replace(settings, folder=settings.folder / name, option=peer.option)
             workers[name] = Worker(peer.store, own, python)
@@ -78,17 +81,21 @@ def beside(peers: Mapping[str, Peer], settings: Settings, rounds: int, warm_up: 
         figures = []
         for kind, position in zip(KINDS, range(2), strict=True):
             figures += [
-                _compared(kind, settings, spent[kind], name, workers[name].name, peer.must[position])
+                _compared(kind, settings, spent[kind], (way, name), workers[name].name, peer.must[position])
                 for name, peer in peers.items()
+                for way in _WAYS
             ]
-        figures += [_alone(f"{kind}, median", spent[kind][OURS]) for kind in KINDS]
+            figures.append(_compared(kind, settings, spent[kind], (OURS, _WIRE), f"ours, {_WAYS[_WIRE]}", None))
+        figures += [
+            _alone(f"{kind}, median, {words}", spent[kind][way]) for kind in KINDS for way, words in _WAYS.items()
+        ]
         figures.append(_alone("push while the file grows, median", growing[1:]))
         kept = settings.stored * group_bytes(settings.tokens)
         files = file_bytes(settings.folder / OURS / "state" / "replay")
         later = memory_bytes(ours.servers)
     for name, grown in memory.items():
         # A store that took its memory when it started has hardly grown.
-        if name != OURS and grown["all"] > kept // 100:
+        if name not in _WAYS and grown["all"] > kept // 100:
             figures.append(
                 Figure(
                     _MEMORY,
@@ -141,12 +148,18 @@ def _in_turns(workers: Mapping[str, Worker], step: int, rounds: int, warm_up: in
 
 
 def _compared(
-    kind: str, settings: Settings, spent: Mapping[str, list[Spent]], name: str, against: str, must: float | None
+    kind: str,
+    settings: Settings,
+    spent: Mapping[str, list[Spent]],
+    names: tuple[str, str],
+    against: str,
+    must: float | None,
 ) -> Figure:
+    """One way to reach ours against a peer; ``names`` of the workers."""
     size = settings.groups * group_bytes(settings.tokens)
-    baseline, ours = spent[name], spent[OURS]
+    ours, baseline = (spent[name] for name in names)
     return compared(
-        f"{kind}, {size / 2**20:.4g} MiB",
+        f"{kind}, {size / 2**20:.4g} MiB, {_WAYS[names[0]]}",
         [each.seconds for each in baseline],
         [each.seconds for each in ours],
         against,

@@ -3,7 +3,8 @@
 Groups that left the buffer are kept for a rewind of a few steps only, so that a benchmark of a few rounds sees what a
 training sees after its first hundred steps: a file whose space is used again.
 
-The option ``ADDRESS PLACE CALLERS`` is for one of several callers of a service that another worker has started; they
+The client shares memory with the service, as it does on one host by itself; with the option ``wire`` everything goes
+over the connection, as between hosts. The option ``ADDRESS PLACE CALLERS`` is for one of several callers of a service that another worker has started; they
 share out the groups of a step.
 """
 
@@ -26,13 +27,15 @@ from selector import __version__
 _SERVING = re.compile(r"serving grpc=(\S+)")
 _RUN = "replay"
 _TIMEOUT_S = 120.0
+# Option.
+WIRE = "wire"
 
 
 class Ours:
     """See the module docstring."""
 
     def __init__(self, settings: Settings) -> None:
-        self._process = None if settings.option else _service(settings.folder)
+        self._process = _service(settings.folder) if settings.option in ("", WIRE) else None
         if self._process is None:
             address, place, callers = settings.option.split()
             self._place, self._callers = int(place), int(callers)
@@ -45,7 +48,7 @@ class Ours:
                 raise RuntimeError(f"the service did not start: {line!r}")
             address = found[1]
         self.name = f"curriculum-selector {__version__} at {address}"
-        self._client = SelectorClient(address, _RUN, timeout_s=_TIMEOUT_S)
+        self._client = SelectorClient(address, _RUN, timeout_s=_TIMEOUT_S, same_host=settings.option != WIRE)
         # A step's prompts come again once its groups have left, as in a trainer's second epoch.
         count = settings.stored + self._callers * settings.groups
         self._prompts = [f"prompt-{number}" for number in range(count)]
