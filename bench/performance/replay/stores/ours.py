@@ -4,8 +4,8 @@ Groups that left the buffer are kept for a rewind of a few steps only, so that a
 training sees after its first hundred steps: a file whose space is used again.
 
 The client shares memory with the service, as it does on one host by itself; with the option ``wire`` everything goes
-over the connection, as between hosts. The option ``ADDRESS PLACE CALLERS`` is for one of several callers of a service that another worker has started; they
-share out the groups of a step.
+over the connection, as between hosts. The option ``ADDRESS PLACE CALLERS`` is for one of several callers of a service
+that another worker has started; they share out the groups of a step.
 """
 
 from __future__ import annotations
