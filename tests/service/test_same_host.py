@@ -190,13 +190,14 @@ def test_memory_is_used_again_once_nobody_looks_at_it(prepared: Any, reached: li
     for step in range(12):
         client.push_rollouts(step, made(step))
         sample = client.sample_rollouts(step, GROUPS)
-        assert len(lent_by(os.getpid())) <= 3
+        # The service, which is in this process too, lets go of it a moment after its answer.
+        assert _eventually(lambda: len(lent_by(os.getpid())) <= 3)
     assert all(reached)
     assert len(sample) == GROUPS
     client.close()
     del sample
     gc.collect()
-    assert lent_by(os.getpid()) == []
+    assert _eventually(lambda: lent_by(os.getpid()) == [])
 
 
 def lent_by(process: int) -> list[str]:
@@ -214,15 +215,22 @@ def lent_by(process: int) -> list[str]:
 
 def test_what_has_no_room_in_the_memory_is_sent(prepared: Any, reached: list[bool]) -> None:
     """A sample may be many times as large as the one before."""
-    client = prepared()
+    client, pushing = prepared(), prepared(same_host=False)
     small, large = made(0, 8), made(1, 48, tokens=60_000)
-    client.push_rollouts(0, small)
+    pushing.push_rollouts(0, small)
     assert len(client.sample_rollouts(0, 8)) == 8
-    client.push_rollouts(1, large)
+    pushing.push_rollouts(1, large)
+    sizes = []
     for step in (1, 2):
-        assert content(client.sample_rollouts(step, 48, order="newest")) == content(large)
-    assert all(reached)
-    assert len(reached) == 4
+        sample = client.sample_rollouts(step, 48, order="newest")
+        assert content(sample) == content(large)
+        del sample
+        assert _eventually(lambda: len(lent_by(os.getpid())) == 1)
+        (descriptor,) = lent_by(os.getpid())
+        sizes.append(os.fstat(int(descriptor)).st_size)
+    assert reached == [True, True]
+    # Nothing was written beyond the room that there was; the next sample had enough.
+    assert sizes[0] < 9 * 2**20 < sum(group.nbytes for group in large) < sizes[1]
 
 
 def test_many_clients_at_once_get_their_own_bytes(own_service: InProcessService, reached: list[bool]) -> None:
