@@ -23,10 +23,10 @@ from selector.v1 import memory as shared
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1.wire import Part
 
-if sys.platform == "linux":
+if sys.platform == "win32":
+    fcntl = None
+else:
     import fcntl
-
-    _MAP_FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
 
 # Smaller calls travel over the connection, for which they are fast; so do larger pushes, and what larger samples have
 # beyond it.
@@ -96,7 +96,9 @@ class Memory:
         """
         if self._mapped is None:
             # One for each call, so that it ends with the last view of what the call answered.
-            self._mapped = mmap.mmap(self._descriptor, self._size, prot=mmap.PROT_READ, flags=_MAP_FLAGS)
+            self._mapped = mmap.mmap(
+                self._descriptor, self._size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+            )
         begin, self._at = self._at, self._at + size
         if size <= 0 or self._at > self._size:
             raise ValueError(f"memory_bytes: expected a message within the memory lent; got one of {size} bytes")
@@ -121,7 +123,8 @@ class SameHost:
     """
 
     def __init__(self, local: bool, clock: Callable[[], float]) -> None:
-        self._possible = local and sys.platform == "linux"
+        # A Python that was built for an old C library has no such memory, wherever it runs.
+        self._possible = local and hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
         self._clock = clock
         self._not_before = clock()
         self._idle: list[Memory] = []

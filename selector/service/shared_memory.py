@@ -24,7 +24,9 @@ from selector.v1 import memory as shared
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1.wire import Part
 
-if sys.platform == "linux":
+if sys.platform == "win32":
+    fcntl = None
+else:
     import fcntl
 
 _MOST_PROCESS = 2**31 - 1
@@ -105,7 +107,7 @@ def _reached(request: pb.PushRolloutsRequest | pb.SampleRolloutsRequest) -> Shar
 
 def _reach(memory: pb.SharedMemory) -> SharedMemory | None:
     """The memory that a caller names, None = it cannot be reached, or is not the caller's."""
-    if sys.platform != "linux":
+    if not hasattr(os, "O_PATH") or not hasattr(fcntl, "F_GET_SEALS"):
         return None
     try:
         # Not opened before it is known to be a file: opening a pipe or a device may block, or do something.

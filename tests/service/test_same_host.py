@@ -518,3 +518,16 @@ def _eventually(true: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+@pytest.mark.parametrize("lacking", ["memfd_create", "F_ADD_SEALS", "F_GET_SEALS"])
+def test_a_python_without_such_memory_sends_everything(
+    prepared: Any, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    """One that was built for an old C library, in the trainer's environment or the service's."""
+    monkeypatch.delattr(fcntl if lacking.startswith("F_") else os, lacking)
+    client = prepared()
+    for step in range(2):
+        client.push_rollouts(step, made(step))
+        assert content(client.sample_rollouts(step, GROUPS, order="newest")) == content(made(step))
+    assert lent_by(os.getpid()) == []
