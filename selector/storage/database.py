@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,11 @@ class Database:
             hide_parameters=True,
             pool_size=_CONNECTIONS_KEPT,
             max_overflow=-1,
+            # The one used last has the most of the file at hand.
+            pool_use_lifo=True,
         )
+        # Kept from one transaction to the next, begun and ended by hand: SQLAlchemy takes longer for that than SQLite.
+        self._writer: sa.Connection | None = None
         sa.event.listen(self._engine, "connect", _configure)
         sa.event.listen(self._engine, "begin", _begin)
         try:
@@ -80,14 +84,13 @@ class Database:
     def write(self) -> Iterator[sa.Connection]:
         """A transaction that is durable once the block has ended, or has no effect; it waits for its turn.
 
-        Blocks must not be nested, and must not wait for anything but the database.
+        Blocks must not be nested, and must not wait for anything but the database, nor end the transaction.
         """
         with self._writing:
             number = self._number % _NUMBERS + 1
             try:
-                with self._transaction(write=True) as connection:
+                with self._written(number) as connection:
                     yield connection
-                    connection.exec_driver_sql(f"PRAGMA user_version = {number}")
             except ServiceError as error:
                 if error.reason is Reason.STORAGE_FAILED:
                     self._overwrite()
@@ -102,30 +105,70 @@ class Database:
 
         The write-ahead log cannot be folded into the file before the block ends, so nothing must be waited for in it.
         """
-        with self._transaction(write=False) as connection:
-            yield connection
+        try:
+            with self._engine.connect() as connection, connection.begin():
+                yield connection
+        except sa.exc.SQLAlchemyError as error:
+            raise _storage_failed(error) from error
+
+    def row(self, query: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:
+        """The first row that a query of what has been committed finds; for those that every step asks."""
+        try:
+            connection = self._engine.raw_connection()
+            try:
+                found: tuple[Any, ...] | None = driver_of(connection).execute(query, parameters).fetchone()
+                return found
+            finally:
+                connection.close()
+        except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise _storage_failed(error) from error
 
     def close(self) -> None:
         """Close all connections; the last one folds the write-ahead log into the file."""
+        self._close_writer()
         self._engine.dispose()
 
     @contextmanager
-    def _transaction(self, write: bool) -> Iterator[sa.Connection]:
+    def _written(self, number: int) -> Iterator[sa.Connection]:
+        """A transaction of this number."""
         try:
-            with self._engine.connect().execution_options(write=write) as connection, connection.begin():
-                yield connection
-        except sa.exc.SQLAlchemyError as error:
-            if not isinstance(error, sa.exc.OperationalError | sa.exc.TimeoutError):
-                _log.error("a transaction failed for a reason that trying again may not mend", exc_info=error)
+            if self._writer is None:
+                self._writer = self._engine.connect().execution_options(begin="")
+            driver = driver_of(self._writer.connection)
+            driver.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                driver.execute(f"PRAGMA user_version = {number}")
+                driver.execute("COMMIT")
+            except BaseException:
+                self._roll_back(driver)
+                raise
+        except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
             raise _storage_failed(error) from error
+
+    def _roll_back(self, driver: sqlite3.Connection) -> None:
+        try:
+            # SQLite may have done so by itself.
+            if driver.in_transaction:
+                driver.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Closing rolls back as well.
+            self._close_writer()
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            with suppress(sa.exc.SQLAlchemyError, sqlite3.Error):
+                self._writer.invalidate()
+                self._writer.close()
+            self._writer = None
 
     def _overwrite(self) -> None:
         """Write over a transaction that failed: when its flush was what failed, the log holds it whole.
 
         After a crash SQLite would take it for one that was acknowledged.
         """
-        with suppress(ServiceError), self._transaction(write=True) as connection:
-            connection.exec_driver_sql(f"PRAGMA user_version = {self._number}")
+        with suppress(ServiceError), self._written(self._number):
+            pass
 
     def _check(self) -> None:
         """Refuse a file that is damaged, or has lost transactions; a large one is not read to its end for that."""
@@ -149,7 +192,7 @@ class Database:
         logging.getLogger("alembic").setLevel(logging.WARNING)
         # One transaction from the look at the schema to the last statement: an upgrade that is cut short leaves the old
         # schema.
-        with self._engine.connect().execution_options(write=True) as connection:
+        with self._engine.connect().execution_options(begin="BEGIN IMMEDIATE") as connection:
             config.attributes["connection"] = connection
             found = _schema(connection)
             if found is not None:
@@ -210,13 +253,23 @@ def _configure(connection: Any, _record: Any) -> None:
 
 
 def _begin(connection: sa.Connection) -> None:
-    writing = connection.get_execution_options().get("write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+    statement = connection.get_execution_options().get("begin", "BEGIN")
+    if statement:
+        connection.exec_driver_sql(statement)
 
 
-def _storage_failed(error: sa.exc.SQLAlchemyError) -> ServiceError:
+def driver_of(connection: sa.PoolProxiedConnection) -> sqlite3.Connection:
+    """SQLite's own connection, for statements that every step takes."""
+    driver = connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
+
+
+def _storage_failed(error: sa.exc.SQLAlchemyError | sqlite3.Error) -> ServiceError:
     # The text of SQLAlchemy's own message holds the statement and its values.
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    if not isinstance(cause, sqlite3.OperationalError | sa.exc.TimeoutError):
+        _log.error("a transaction failed for a reason that trying again may not mend", exc_info=error)
     return ServiceError(
         Reason.STORAGE_FAILED,
         f"the state database could not be used ({cause}); nothing was applied",

@@ -18,7 +18,7 @@ from selector.events import EventRow
 from selector.pool import PromptColumns, PromptRecord
 from selector.storage import tables
 from selector.storage.checksums import STATUSES, check_row, damaged, prompt_checksum, row_checksum
-from selector.storage.database import Database
+from selector.storage.database import Database, driver_of
 from selector.v1.reasons import Reason
 
 # Deletions remembered, over all runs: who makes and deletes runs all day must not make others' forgotten soon.
@@ -74,7 +74,6 @@ _PIECES = (
 
 _RUN_COLUMNS = [tables.runs.c[name] for name in (*RunRow.__dataclass_fields__, "ready", "checksum")]
 _EVENT_COLUMNS = [tables.events.c[name] for name in (*EventRow.__dataclass_fields__, "checksum")]
-_REQUEST_COLUMNS = [tables.requests.c[name] for name in (*AnsweredRequest.__dataclass_fields__, "checksum")]
 
 _PROMPT_FIELDS = PromptRecord._fields
 _PRIOR_RATE = _PROMPT_FIELDS.index("prior_rate")
@@ -86,11 +85,19 @@ _PUT_PROMPT = (
 )
 
 
-# Statements that every step takes, made once: SQLAlchemy takes longer to make one than SQLite to execute it.
-_APPEND_EVENT = tables.events.insert()
-_REMEMBER_REQUEST = tables.requests.insert()
-_FIND_REQUEST = sa.select(*_REQUEST_COLUMNS).where(
-    tables.requests.c.run == sa.bindparam("of_run"), tables.requests.c.request_id == sa.bindparam("of_id")
+def _insert(table: str, columns: Sequence[str]) -> str:
+    return f"INSERT INTO {table} (run, {', '.join(columns)}, checksum) VALUES (?{', ?' * len(columns)}, ?)"
+
+
+# Statements that every step takes, as text for SQLite itself: SQLAlchemy takes longer with one than SQLite.
+_APPEND_EVENT = _insert("events", list(EventRow.__dataclass_fields__))
+_REMEMBER_REQUEST = _insert("requests", list(AnsweredRequest.__dataclass_fields__))
+_FIND_REQUEST = (
+    f"SELECT {', '.join(AnsweredRequest.__dataclass_fields__)}, checksum FROM requests WHERE run = ? AND request_id = ?"
+)
+_FIND_SELECTION = (
+    f"SELECT {', '.join(EventRow.__dataclass_fields__)}, checksum FROM events "
+    "WHERE run = ? AND kind = 'selection' AND step = ? AND purpose = ? AND round = ?"
 )
 
 
@@ -100,6 +107,7 @@ class Transaction:
     def __init__(self, connection: sa.Connection, spare: dict[int, int], requests_kept: int) -> None:
         """``spare``: how many more requests each run may remember before the oldest are forgotten; kept up to date."""
         self._connection = connection
+        self._driver = driver_of(connection.connection)
         self._spare = spare
         self._requests_kept = requests_kept
 
@@ -151,9 +159,7 @@ class Transaction:
 
     def append_event(self, run: int, event: EventRow) -> None:
         """Append an event to the run's log."""
-        values = {name: getattr(event, name) for name in EventRow.__dataclass_fields__}
-        checksum = row_checksum(list(values.values()))
-        self._connection.execute(_APPEND_EVENT, {"run": run, **values, "checksum": checksum})
+        self._insert(_APPEND_EVENT, run, [getattr(event, name) for name in EventRow.__dataclass_fields__])
 
     def drop_events(self, run: int, step: int) -> dict[str, int]:
         """Drop events of step >= the given step and forget their requests; counts of dropped events by kind."""
@@ -167,15 +173,16 @@ class Transaction:
 
     def remember_request(self, run: int, answered: AnsweredRequest) -> None:
         """Remember an applied request; the oldest are forgotten beyond what is promised."""
-        values = {name: getattr(answered, name) for name in AnsweredRequest.__dataclass_fields__}
-        checksum = row_checksum(list(values.values()))
-        self._connection.execute(_REMEMBER_REQUEST, {"run": run, **values, "checksum": checksum})
+        self._insert(_REMEMBER_REQUEST, run, [getattr(answered, name) for name in AnsweredRequest.__dataclass_fields__])
         # Unknown for a run that is written to for the first time since the store was opened.
         spare = self._spare.get(run, 0)
         if spare == 0:
             self._forget_requests(run)
             spare = _REQUESTS_SPARE
         self._spare[run] = spare - 1
+
+    def _insert(self, statement: str, run: int, values: Sequence[Any]) -> None:
+        self._driver.execute(statement, (run, *values, row_checksum(values)))
 
     def _forget_requests(self, run: int) -> None:
         requests = tables.requests
@@ -314,12 +321,7 @@ class RunStore:
 
     def find_selection(self, run: int, step: int, purpose: int, round_: int) -> EventRow | None:
         """The selection that was answered for this key, if any."""
-        c = tables.events.c
-        statement = sa.select(*_EVENT_COLUMNS).where(
-            c.run == run, c.kind == "selection", c.step == step, c.purpose == purpose, c.round == round_
-        )
-        with self._database.read() as connection:
-            row = connection.execute(statement).first()
+        row = self._database.row(_FIND_SELECTION, (run, step, purpose, round_))
         return None if row is None else _event_row(row)
 
     def was_deleted(self, run_id: str, request_id: str) -> bool:
@@ -331,8 +333,7 @@ class RunStore:
 
     def find_request(self, run: int, request_id: str) -> AnsweredRequest | None:
         """The request that was applied under this id, if any."""
-        with self._database.read() as connection:
-            row = connection.execute(_FIND_REQUEST, {"of_run": run, "of_id": request_id}).first()
+        row = self._database.row(_FIND_REQUEST, (run, request_id))
         if row is None:
             return None
         check_row(row[-1], row_checksum(row[:-1]), f"the answer to request {request_id!r}")
