@@ -2,17 +2,19 @@
 
 Once everything of a step's batch has been reported, what the trainer asks for next is known but for surprises: the same
 number of prompts for the step after it. That batch is chosen then, and handed out if that is what is asked for and
-nothing it depends on has changed; otherwise it is chosen as if this had never been.
+nothing it depends on has changed; otherwise it is chosen as if this had never been. What can be made of it then is
+made, too: who asks for it waits for little more than the disk.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from selector.batches import batch_of
 from selector.config import RunConfig
-from selector.events import TRAIN, SelectionEvent
+from selector.events import TRAIN, EventRow, SelectionEvent
 from selector.pool import Pool
-from selector.requests import RequestKey, SelectRequest
+from selector.requests import Batch, RequestKey, SelectRequest
 from selector.state import RunState
 
 
@@ -67,25 +69,44 @@ def expected(config: RunConfig, state: RunState) -> SelectRequest | None:
     )
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """A selection with what is made of it: the row it is stored as, and all of it as the answer."""
+
+    event: SelectionEvent
+    row: EventRow
+    batch: Batch
+
+    @staticmethod
+    def of(pool: Pool, event: SelectionEvent) -> Chosen:
+        """Everything that a selection needs before it is handed out."""
+        return Chosen(event, event.to_row(), batch_of(pool, event, 0, 1))
+
+    def for_request(self, seq: int, key: RequestKey) -> Chosen:
+        """The same as the answer to a request."""
+        event = replace(self.event, seq=seq, fingerprint=key.fingerprint)
+        return Chosen(event, replace(self.row, seq=seq, fingerprint=key.fingerprint), self.batch)
+
+
 class Ahead:
     """The one batch that is held."""
 
     def __init__(self) -> None:
-        self._held: tuple[Basis, SelectionEvent] | None = None
+        self._held: tuple[Basis, Chosen] | None = None
 
-    def hold(self, of: Basis, event: SelectionEvent) -> None:
+    def hold(self, of: Basis, chosen: Chosen) -> None:
         """Keep it instead of any other."""
-        self._held = (of, event)
+        self._held = (of, chosen)
 
     def has(self, of: Basis | None) -> bool:
         """Whether the batch of that basis is held."""
         return of is not None and self._held is not None and self._held[0] == of
 
-    def take(self, of: Basis | None, state: RunState, key: RequestKey) -> SelectionEvent | None:
-        """The batch of that basis, as the answer to a request; None = it is not held."""
+    def take(self, of: Basis | None) -> Chosen | None:
+        """The batch of that basis; None = it is not held."""
         if not self.has(of):
             return None
         assert self._held is not None
-        event = self._held[1]
+        chosen = self._held[1]
         self._held = None
-        return replace(event, seq=state.next_seq, fingerprint=key.fingerprint)
+        return chosen

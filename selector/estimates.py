@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from selector.difficulty.estimate import UNIFORM_STANDARD_ERROR, Basis, Estimate, PoolFeatures
-from selector.predictor.predictor import PredictorLost, References, ReplicaGone, RunPredictor
+from selector.predictor.predictor import PredictorLost, ReplicaGone, RunPredictor
 from selector.state import RunState
 
 _log = logging.getLogger("selector.estimates")
@@ -37,7 +37,7 @@ class EstimateKeeper:
 
     def __init__(self, predictor: RunPredictor, clock: Callable[[], float]) -> None:
         """``clock`` gives seconds that never run backwards."""
-        self._predictor = predictor
+        self.predictor = predictor
         self._clock = clock
         self._key: _Key | None = None
         self._estimate: Estimate | None = None
@@ -75,21 +75,15 @@ class EstimateKeeper:
         if (self._key == key and self._estimate is not None) or self._lost >= _ATTEMPTS:
             return None
         if self._pending is None:
-            self._pending = (key, self._predictor.submit(state, features, step))
+            self._pending = (key, self.predictor.submit(state, features, step))
         return self._pending[1]
-
-    def references(
-        self, state: RunState, features: PoolFeatures, step: int, prompt: int, limit: int
-    ) -> Future[References]:
-        """See ``Estimator.references``; may fail with ``PredictorLost``."""
-        return self._predictor.references(state, features, step, prompt, limit)
 
     def forget(self) -> None:
         """Drop what was computed; the state has been rebuilt."""
         if self._pending is not None:
             # If it has not begun, other runs need not wait for it.
             self._pending[1].cancel()
-        self._predictor.forget()
+        self.predictor.forget()
         self._lost = 0
         self._key = self._estimate = self._pending = None
 

@@ -103,9 +103,9 @@ class SelectRequest:
     key: RequestKey
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
-    """A selected batch (or one shard of it); parallel columns as in SelectBatchResponse."""
+    """A selected batch (or one shard of it); parallel columns as in SelectBatchResponse. Equal to itself alone."""
 
     prompt_ids: list[str]
     difficulty: np.ndarray

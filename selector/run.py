@@ -15,9 +15,8 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from selector.ahead import Ahead, basis, expected
+from selector.ahead import Ahead, Chosen
 from selector.answered import AnsweredRequests
-from selector.batches import batch_of, new_selection, replay_share
 from selector.config import RunConfig
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import Estimate, PoolFeatures
@@ -28,11 +27,9 @@ from selector.estimates import Answer, EstimateKeeper
 from selector.events import (
     REPORT,
     SELECTION,
-    TRAIN,
     Event,
     PriorsEvent,
     ReplacementEvent,
-    SelectionEvent,
     TrainingEvent,
     TrainingFacts,
     check_prompts,
@@ -50,7 +47,6 @@ from selector.refusals import (
     embedding_mismatch,
     embeddings_damaged,
     predictor_lost,
-    selection_differs,
     unknown_prompts,
 )
 from selector.registration import Registration
@@ -61,7 +57,6 @@ from selector.replay.plans import SampleRequest
 from selector.replay.replay_run import ReplayRun
 from selector.reports import new_report
 from selector.requests import (
-    Batch,
     ImportRequest,
     ImportResult,
     PromptSpec,
@@ -71,7 +66,6 @@ from selector.requests import (
     RequestKey,
     RetireResult,
     RewindResult,
-    SelectRequest,
     TrainingRequest,
     TrainingResult,
 )
@@ -135,9 +129,11 @@ class Run:
         self.pool = Pool()
         self._twins = TwinIndex(config.twin_similarity)
         self.state = self._fresh_state()
-        self._ahead = Ahead()
+        # The batch that is held for the next step, and the newest that was handed out; see ``selector.selecting``.
+        self.ahead = Ahead()
+        self.latest: Chosen | None = None
         # Of what a selection depends on, but for the pool's content, which has a version; see ``selector.ahead``.
-        self._changes = 0
+        self.changes = 0
         # Whether the log has been rewound, and the state not yet.
         self._behind = False
 
@@ -241,7 +237,7 @@ class Run:
         self.pool.put([record for _, record in placed])
         self.state.grow(len(self.pool))
         for event in events:
-            self._apply(event)
+            self.apply(event)
         return result
 
     def _with_twins(
@@ -283,7 +279,7 @@ class Run:
                 tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, result, request.step)
         if event is not None:
-            self._apply(event)
+            self.apply(event)
         return result
 
     def retire(self, prompt_ids: Sequence[str], key: RequestKey) -> RetireResult:
@@ -298,97 +294,10 @@ class Run:
             tx.set_prompt_status(self.row.id, fresh.tolist(), RETIRED)
             self.answered.remember(tx, key, result, None)
         self.pool.retire(fresh)
-        self._changes += 1
+        self.changes += 1
         return result
 
-    # --- selection ------------------------------------------------------------------------------------------------
-
-    def select(self, request: SelectRequest, budget_s: float | None) -> Batch:
-        """Select a batch, or return the one already selected for the same (step, purpose, round).
-
-        Args:
-            budget_s: seconds the estimate may take before the last one is used, None = any.
-        """
-        begun = self._begun(request)
-        if isinstance(begun, Batch):
-            return begun
-        return self._chosen(request, begun, self.estimate(request.step, budget_s))
-
-    def select_unless_waiting(self, request: SelectRequest) -> Batch | Future[Estimate]:
-        """The same if the estimate is there; else what has to be waited for first, see ``estimate_awaits``."""
-        begun = self._begun(request)
-        if isinstance(begun, Batch):
-            return begun
-        if (awaited := self.estimate_awaits(request.step)) is not None:
-            return awaited
-        return self._chosen(request, begun, self.estimate(request.step, 0.0))
-
-    def _begun(self, request: SelectRequest) -> Batch | np.ndarray:
-        """The batch if it has been chosen already; else the indices of the prompts that must not be chosen."""
-        self.reconcile()
-        self.answered.check(request.key)
-        event = self._selected(request)
-        if event is not None:
-            if event.fingerprint != request.key.fingerprint:
-                raise selection_differs(request, event)
-            return batch_of(self.pool, event, request.shard_index, request.shard_count)
-        of = basis(self.state, self._changes, self.pool, request, self._replay_groups(request))
-        event = self._ahead.take(of, self.state, request.key)
-        if event is not None:
-            return self._handed_out(request, event)
-        return self.indices(request.exclude_prompt_ids, "exclude_prompt_ids")
-
-    def _chosen(self, request: SelectRequest, excluded: np.ndarray, answer: Answer) -> Batch:
-        groups = self._replay_groups(request)
-        event = new_selection(self.config, self.state, self.pool, request, excluded, answer, groups)
-        return self._handed_out(request, event)
-
-    def _handed_out(self, request: SelectRequest, event: SelectionEvent) -> Batch:
-        batch = batch_of(self.pool, event, request.shard_index, request.shard_count)
-        if not event.facts.replay_groups and not self.pool.active().any():
-            # Nothing could be handed out, so nothing is recorded: the step is free for when prompts are registered.
-            return batch
-        with self.store.transaction() as tx:
-            tx.append_event(self.row.id, event.to_row())
-            self.answered.remember(tx, request.key, None, request.step)
-        self._apply(event)
-        return batch
-
-    def look_ahead(self) -> Future[Estimate] | None:
-        """Choose the next step's batch, if it can be told what that is; see ``selector.ahead``.
-
-        Returns:
-            What has to be waited for first, before it is tried again; None = it is done, or there is nothing to do.
-        """
-        self.reconcile()
-        request = expected(self.config, self.state)
-        if request is None:
-            return None
-        replay_groups = self._replay_groups(request)
-        of = basis(self.state, self._changes, self.pool, request, replay_groups)
-        if of is None or self._ahead.has(of):
-            return None
-        if (awaited := self.estimate_awaits(request.step)) is not None:
-            return awaited
-        answer = self.estimate(request.step, 0.0)
-        if not answer.degraded:
-            none = np.zeros(0, dtype=np.int64)
-            event = new_selection(self.config, self.state, self.pool, request, none, answer, replay_groups)
-            self._ahead.hold(of, event)
-        return None
-
-    def _replay_groups(self, request: SelectRequest) -> int:
-        """Groups that replay fills: its share of the batch, or none, if the buffer cannot fill all of that."""
-        share = replay_share(self.config, request)
-        if share and self.replay.eligible_count(SampleRequest(request.step, share)) < share:
-            return 0
-        return share
-
-    def _selected(self, request: SelectRequest) -> SelectionEvent | None:
-        if request.purpose == TRAIN and request.step > self.state.last_selection_step:
-            return None
-        row = self.store.find_selection(self.row.id, request.step, request.purpose, request.round)
-        return None if row is None else SelectionEvent.from_row(row)
+    # --- estimates ----------------------------------------------------------------------------------------------------
 
     def estimate_awaits(self, step: int) -> Future[Estimate] | None:
         """What ``estimate`` would wait for next, computed in the background from now on; None = nothing.
@@ -420,9 +329,9 @@ class Run:
         return answer.estimate
 
     def references(self, prompt: int) -> Future[References]:
-        """The strongest references of a prompt; see ``Estimator.references``."""
+        """The strongest references of a prompt, see ``Estimator.references``; may fail with ``PredictorLost``."""
         step = max(self.state.last_step, 0)
-        return self.keeper.references(self.state, self.features(), step, prompt, _STRONGEST)
+        return self.keeper.predictor.references(self.state, self.features(), step, prompt, _STRONGEST)
 
     def sample(self, request: SampleRequest, part: tuple[int, int], key: RequestKey) -> Sample:
         """The replay sample of a step; see ``ReplayRun.sample``."""
@@ -447,7 +356,7 @@ class Run:
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, result, request.step)
-        self._apply(event)
+        self.apply(event)
         self._snapshots.consider(self.state, self.row.rewind_epoch, len(self.pool))
         return result
 
@@ -474,7 +383,7 @@ class Run:
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())
             self.answered.remember(tx, request.key, TrainingResult(), request.step)
-        self._apply(event)
+        self.apply(event)
         return TrainingResult()
 
     # --- going back -----------------------------------------------------------------------------------------------
@@ -542,10 +451,11 @@ class Run:
         features = dataclasses.replace(content, version=version, signals=dict(self.state.signals))
         return self.state.priors.over(features)
 
-    def _apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
+        """Fold an event that has been written."""
         self.state.apply(event)
         # What trainers tell of their updates is only shown.
-        self._changes += not isinstance(event, TrainingEvent) or bool(event.signals)
+        self.changes += not isinstance(event, TrainingEvent) or bool(event.signals)
 
     def _fresh_state(self) -> RunState:
         return RunState(self.config, estimator_of(self.config, self.adapter.adapter, self._neighbours_device))

@@ -5,12 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
+from weakref import WeakKeyDictionary
 
 from selector.explain import Explanation
 from selector.history import OutcomeRecord, SelectionRecord, outcome_records, selection_records
 from selector.requests import Batch
 from selector.run import Run
 from selector.v1 import selector_service_pb2 as pb
+
+
+class BatchMessages:
+    """Messages of batches, each kept for as long as its batch is."""
+
+    def __init__(self) -> None:
+        self._made: WeakKeyDictionary[Batch, pb.SelectBatchResponse] = WeakKeyDictionary()
+
+    def of(self, batch: Batch) -> pb.SelectBatchResponse:
+        """The message of a batch, which nobody changes."""
+        message = self._made.get(batch)
+        if message is None:
+            message = self._made[batch] = batch_message(batch)
+        return message
 
 
 def batch_message(batch: Batch) -> pb.SelectBatchResponse:

@@ -19,9 +19,10 @@ from selector.requests import Batch, RetireResult, SelectRequest
 from selector.run import Run
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
+from selector.selecting import look_ahead, select, select_unless_waiting
 from selector.service import checks
 from selector.service.access import Access
-from selector.service.answers import batch_message, explanation_message, outcome_frames, selection_frames
+from selector.service.answers import BatchMessages, explanation_message, outcome_frames, selection_frames
 from selector.service.calls import Calls
 from selector.service.config_messages import config_message, explicit_config
 from selector.service.lanes import Awaited, Lanes, Later, while_wanted
@@ -67,6 +68,7 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         self._encoding = encoding
         # What ListRuns shows of a run that is too busy to be asked.
         self._listed: dict[str, run_pb2.Run] = {}
+        self._batches = BatchMessages()
         self.access = access
         self.calls = calls
         self.observer = observer
@@ -250,19 +252,19 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
 
         def begun() -> Batch | Later[Batch]:
             self._runs.find(run_id)
-            return select(select_request(request))
+            return chosen(select_request(request))
 
-        def select(asked: SelectRequest) -> Batch | Later[Batch]:
+        def chosen(asked: SelectRequest) -> Batch | Later[Batch]:
             run = self._runs.get(run_id)
             # What waiting for the lane took is gone from the time that the estimate may take.
             budget = None if half_gone is None else max(half_gone - self.monotonic(), 0.0)
             if budget == 0:
-                return run.select(asked, budget)
-            found = run.select_unless_waiting(asked)
-            return found if isinstance(found, Batch) else Later(found, budget, partial(select, asked))
+                return select(run, asked, budget)
+            found = select_unless_waiting(run, asked)
+            return found if isinstance(found, Batch) else Later(found, budget, partial(chosen, asked))
 
         batch = await self._lanes.run(run_id, begun, context)
-        return batch_message(batch)
+        return self._batches.of(batch)
 
     @unary
     async def ReportOutcomes(
@@ -272,11 +274,15 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
         # Read in the lane: of a large report that takes long, and others must not wait for it.
         result = await self._lanes.run(run_id, lambda: self._runs.get(run_id).report(report_request(request)), context)
 
-        def look_ahead() -> Awaited[None] | None:
-            awaited = self._runs.get(run_id).look_ahead()
-            return None if awaited is None else Awaited(awaited, look_ahead)
+        def prepare_next() -> Awaited[None] | None:
+            found = look_ahead(self._runs.get(run_id))
+            if isinstance(found, Future):
+                return Awaited(found, prepare_next)
+            if found is not None:
+                self._batches.of(found)
+            return None
 
-        self._lanes.aside(run_id, look_ahead)
+        self._lanes.aside(run_id, prepare_next)
         return pb.ReportOutcomesResponse(
             applied_groups=result.applied_groups,
             informative_groups=result.informative_groups,

@@ -28,6 +28,7 @@ from selector.requests import RequestKey
 from selector.run import Run
 from selector.run_metrics import run_metrics
 from selector.runs import Runs
+from selector.selecting import select
 from selector.service import checks
 from selector.service.answers import batch_message, explanation_message, outcome_frames, selection_frames
 from selector.service.config_messages import explicit_config
@@ -143,7 +144,7 @@ class Engine:
         return answered(pb.ImportPriorsResponse(**result.__dict__))
 
     def _SelectBatch(self, run: Run, operation: Operation) -> Answer:
-        return answered(batch_message(run.select(select_request(operation.request), None)))
+        return answered(batch_message(select(run, select_request(operation.request), None)))
 
     def _ReportOutcomes(self, run: Run, operation: Operation) -> Answer:
         result = run.report(report_request(operation.request))
