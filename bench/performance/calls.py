@@ -6,6 +6,9 @@ before it is asked for. Everything that the service promises holds: a selection 
 
 * ``bare call``: a gRPC server of the same library in a process of its own, which answers with the same 1,024 ids,
   ready made, and stores nothing, after pauses as long: a machine that was idle takes longer for the first call;
+* ``at once``: the call follows as soon as the next batch is ready, which is when no thread of it
+  computes any more; the caller keeps looking, so that the machine does not fall asleep. The bare call is made in the
+  same way;
 * ``idle``, ``predicting``: the same training while the predictor has nothing else to do, and while another run of as
   many prompts has it compute one estimate after another. Blocks of steps take turns.
 * callers: so many trainings at once, each asking again for a batch that it has: the same call without a new selection.
@@ -14,7 +17,9 @@ before it is asked for. Everything that the service promises holds: a selection 
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +31,7 @@ import grpc
 import numpy as np
 
 from bench.performance.figures import Figure, options, show
-from bench.performance.process import scratch, service
+from bench.performance.process import computing, scratch, service
 from clients import SelectorClient
 from selector.v1 import selector_service_pb2 as pb
 from selector.v1 import selector_service_pb2_grpc as pb_grpc
@@ -34,6 +39,8 @@ from selector.v1 import selector_service_pb2_grpc as pb_grpc
 _GROUP_SIZE = 8
 _PATIENCE_S = 600.0
 _BLOCK = 10
+# Longer than threads sleep that hand work to each other.
+_STILL_S = 0.03
 
 
 def made(target: str, run_id: str, prompts: int) -> SelectorClient:
@@ -121,26 +128,37 @@ def _serve_bare(batch: int, end: Connection) -> None:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         end.send(port)
+        end.send(os.getpid())
         await server.wait_for_termination()
 
     asyncio.run(serve())
 
 
-def bare(batch: int, calls: int, pause_s: float) -> list[float]:
-    """Seconds of each call of the bare server, through the same client and after the same pauses."""
+def _until_still(pid: int) -> None:
+    """Look, which is some work, until a process and its children have not computed for a while."""
+    since = time.perf_counter()
+    while time.perf_counter() - since < _STILL_S:
+        if computing(pid):
+            since = time.perf_counter()
+
+
+def bare(batch: int, calls: int, pause_s: float) -> dict[str, list[float]]:
+    """Seconds of each call of the bare server, through the same client: at once, and after the same pauses."""
+    found: dict[str, list[float]] = {"at once": [], "idle": []}
     with _process(_serve_bare, batch) as end, SelectorClient(f"127.0.0.1:{end.recv()}", "r") as client:
-        seconds = []
-        for step in range(calls + 3):
-            began = time.perf_counter()
-            client.select_batch(step, batch)
-            seconds.append(time.perf_counter() - began)
-            time.sleep(pause_s)
-    return seconds[3:]
+        pid = end.recv()
+        for way, pause in (("at once", lambda: _until_still(pid)), ("idle", lambda: time.sleep(pause_s))):
+            for step in range(calls + 3):
+                began = time.perf_counter()
+                client.select_batch(step, batch)
+                found[way].append(time.perf_counter() - began)
+                pause()
+    return {way: seconds[3:] for way, seconds in found.items()}
 
 
 def waits(prompts: int, batch: int, steps: int, pause_s: float) -> dict[str, list[float]]:
-    """Seconds of each SelectBatch, idle and while the predictor computes."""
-    found: dict[str, list[float]] = {"idle": [], "predicting": []}
+    """Seconds of each SelectBatch: at once, idle, and while the predictor computes."""
+    found: dict[str, list[float]] = {"at once": [], "idle": [], "predicting": []}
     with ExitStack() as stack:
         served = stack.enter_context(service(stack.enter_context(scratch())))
         other = stack.enter_context(_process(_keep_predicting, served.target, prompts))
@@ -150,6 +168,9 @@ def waits(prompts: int, batch: int, steps: int, pause_s: float) -> dict[str, lis
             training.step()
             time.sleep(pause_s)
         while len(found["predicting"]) < steps:
+            for _ in range(min(_BLOCK, steps)):
+                _until_still(served.pid)
+                found["at once"].append(training.step())
             for mode, told, pause in (("idle", "rest", pause_s), ("predicting", "work", 2 * pause_s)):
                 other.send(told)
                 other.recv()
@@ -217,17 +238,20 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--pause", type=float, default=2.0, help="seconds between two steps")
+    parser.add_argument("--callers", type=int, nargs="*", default=[1, 4, 16, 64], help="that ask for a batch again")
     parser.add_argument("--quick", action="store_true", help="a few seconds: the figures mean nothing")
     arguments = parser.parse_args()
     sizes = [2000] if arguments.quick else arguments.prompts
     steps, pause = (3, 0.1) if arguments.quick else (arguments.steps, arguments.pause)
+    # That a run has no sampling settings is of no interest here.
+    logging.getLogger("selector.client").setLevel(logging.ERROR)
     floor = bare(arguments.batch, steps, pause)
     found = []
     for prompts in sizes:
         seconds = waits(prompts, arguments.batch, steps, pause)
-        for mode in ("idle", "predicting"):
+        for mode, of_floor in (("at once", "at once"), ("idle", "idle"), ("predicting", "idle")):
             for name, quantile in (("p50", 0.5), ("p99", 0.99)):
-                value, of_bare = (float(np.quantile(each, quantile) * 1e3) for each in (seconds[mode], floor))
+                value, of_bare = (float(np.quantile(each, quantile) * 1e3) for each in (seconds[mode], floor[of_floor]))
                 found.append(
                     Figure(
                         f"SelectBatch {name}, N = {prompts:,}, {mode}",
@@ -251,7 +275,7 @@ def main() -> None:
                 must=0.5,
             )
         )
-    found += callers([1, 4] if arguments.quick else [1, 4, 16, 64], 256, 40 if arguments.quick else 2000)
+    found += callers([1, 4] if arguments.quick else arguments.callers, 256, 40 if arguments.quick else 2000)
     show(found, arguments.json)
 
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +114,32 @@ def disk_bytes(directory: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
 
 
+def computing(pid: int) -> bool:
+    """Whether any thread of a process or of its children runs, or would if there were a core for it."""
+    for process in (pid, *_children(pid)):
+        for task in _tasks(process):
+            # A thread may have ended meanwhile.
+            with suppress(OSError):
+                if _fields(task / "stat")[0] in "RD":
+                    return True
+    return False
+
+
+def _children(pid: int) -> list[int]:
+    # They are listed with the thread that made them.
+    lists = [task.joinpath("children").read_text(encoding="ascii") for task in _tasks(pid)]
+    return [int(child) for each in lists for child in each.split()]
+
+
+def _tasks(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
+
+
 def _cpu_s(pid: int) -> float:
-    # The name, in brackets, may hold spaces.
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    fields = _fields(Path(f"/proc/{pid}/stat"))
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _fields(stat: Path) -> list[str]:
+    """From the state on: the name, in brackets, may hold spaces."""
+    return stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
