@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from selector.config import INFORMATIVE_TOLERANCE, RunConfig
 from selector.errors import FieldViolation, invalid_fields
 from selector.events import ReportEvent, ReportFacts
 from selector.outcomes import ABORTED, UNSCORABLE, MappedOutcomes, map_outcomes
-from selector.requests import PromptReport, ReportRequest, ReportResult
+from selector.requests import ReportRequest, ReportResult
 from selector.state import RunState
 from selector.v1.reasons import Reason
 
@@ -28,7 +27,7 @@ def new_report(
     Raises:
         ServiceError: INVALID_OUTCOME.
     """
-    mapped = _mapped(config, request.prompts)
+    mapped = _mapped(config, request)
     belonging = state.open.belonging(prompts.tolist(), request.purpose, request.step)
     facts = ReportFacts(mapped.skipped, mapped.dropped, mapped.clipped)
     event = ReportEvent(
@@ -72,22 +71,21 @@ class _Mapped:
     clipped: int
 
 
-def _mapped(config: RunConfig, prompts: Sequence[PromptReport]) -> _Mapped:
+def _mapped(config: RunConfig, request: ReportRequest) -> _Mapped:
     """Where nothing is left out or refused, which is nearly always, all prompts together."""
     low, high = config.outcome_range
-    raw = np.concatenate([prompt.outcomes for prompt in prompts])
-    statuses = np.concatenate([prompt.statuses for prompt in prompts])
-    if raw.min() >= low and raw.max() <= high and not np.isin(statuses, (ABORTED, UNSCORABLE)).any():
-        count = np.array([len(prompt.outcomes) for prompt in prompts], dtype=np.int32)
-        return _Mapped((raw - low) / (high - low), count, 0, 0, 0)
+    raw, statuses = request.outcomes, request.statuses
+    if raw.min() >= low and raw.max() <= high and not ((statuses == ABORTED) | (statuses == UNSCORABLE)).any():
+        return _Mapped((raw - low) / (high - low), request.count, 0, 0, 0)
     mapped: list[MappedOutcomes] = []
     violations: list[FieldViolation] = []
-    for i, prompt in enumerate(prompts):
-        found = map_outcomes(config, prompt.outcomes, prompt.statuses, f"outcomes[{i}].outcomes")
+    ends = np.cumsum(request.count).tolist()
+    for i, (prompt_id, start, end) in enumerate(zip(request.prompt_ids, [0, *ends], ends, strict=False)):
+        found = map_outcomes(config, raw[start:end], statuses[start:end], f"outcomes[{i}].outcomes")
         if isinstance(found, MappedOutcomes):
             mapped.append(found)
         else:
-            description = f"{found.description} (prompt {prompt.prompt_id!r})"
+            description = f"{found.description} (prompt {prompt_id!r})"
             violations.append(dataclasses.replace(found, description=description))
     if violations:
         raise invalid_fields(violations, Reason.INVALID_OUTCOME)

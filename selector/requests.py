@@ -122,21 +122,22 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class PromptReport:
-    """Outcomes of one prompt: raw (n,) float64, and RolloutStatus codes (n,) or empty."""
-
-    prompt_id: str
-    outcomes: np.ndarray
-    statuses: np.ndarray
-
-
-@dataclass(frozen=True)
 class ReportRequest:
-    """Outcomes of rolled-out prompts."""
+    """Outcomes of rolled-out prompts; the rollouts of all prompts one after another.
+
+    Attributes:
+        prompt_ids: M of them, each once.
+        count: (M,) int32 rollouts of each prompt, at least 1.
+        outcomes: (sum of count,) float64, raw.
+        statuses: (sum of count,) uint8 RolloutStatus codes, 0 = none was sent.
+    """
 
     step: int
     purpose: int
-    prompts: Sequence[PromptReport]
+    prompt_ids: Sequence[str]
+    count: np.ndarray
+    outcomes: np.ndarray
+    statuses: np.ndarray
     key: RequestKey
 
 

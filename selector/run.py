@@ -351,7 +351,7 @@ class Run:
         done = self.answered.find(request.key, ReportResult)
         if done is not None:
             return dataclasses.replace(done, already_applied=True)
-        prompts = self.indices([p.prompt_id for p in request.prompts], "outcomes", ".prompt_id")
+        prompts = self.indices(request.prompt_ids, "outcomes", ".prompt_id")
         event, result = new_report(self.config, self.state, request, prompts)
         with self.store.transaction() as tx:
             tx.append_event(self.row.id, event.to_row())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -85,8 +85,10 @@ def known(numbers: Iterable[int], number: int, field: str) -> int:
     return number
 
 
-def distinct_prompts(prompt_ids: Iterable[str], field: str, suffix: str = "") -> None:
+def distinct_prompts(prompt_ids: Sequence[str], field: str, suffix: str = "") -> None:
     """No prompt occurs twice."""
+    if len(set(prompt_ids)) == len(prompt_ids):
+        return
     seen: dict[str, int] = {}
     for i, prompt_id in enumerate(prompt_ids):
         if prompt_id in seen:

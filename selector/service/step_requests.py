@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain, repeat
+
 import numpy as np
 
 from selector.errors import invalid
-from selector.requests import PromptReport, ReportRequest, SelectRequest, TrainingRequest
+from selector.requests import ReportRequest, SelectRequest, TrainingRequest
 from selector.service import checks
 from selector.v1 import selector_service_pb2 as pb
 from selector.v1.reasons import Reason
 
 _LARGEST_BATCH = 1_000_000
-_NO_STATUSES = np.zeros(0, dtype=np.uint8)
 
 
 def select_request(request: pb.SelectBatchRequest) -> SelectRequest:
@@ -48,36 +50,44 @@ def select_request(request: pb.SelectBatchRequest) -> SelectRequest:
 def report_request(request: pb.ReportOutcomesRequest) -> ReportRequest:
     """Outcomes of rolled-out prompts."""
     purpose = checks.choice(request, "purpose") or pb.PURPOSE_TRAIN
-    if not request.outcomes:
+    reported = request.outcomes
+    if not reported:
         raise invalid("outcomes", "expected at least one prompt; got none")
-    checks.distinct_prompts((o.prompt_id for o in request.outcomes), "outcomes", ".prompt_id")
-    statuses_known = pb.RolloutStatus.values()
-    prompts = []
-    for i, outcomes in enumerate(request.outcomes):
-        if not outcomes.outcomes:
-            raise invalid(
-                f"outcomes[{i}].outcomes", f"expected at least one outcome of {outcomes.prompt_id!r}; got none"
-            )
-        if outcomes.statuses and len(outcomes.statuses) != len(outcomes.outcomes):
-            raise invalid(
-                f"outcomes[{i}].statuses",
-                f"expected none or one per outcome, {len(outcomes.outcomes)}; got {len(outcomes.statuses)}",
-            )
-        for j, status in enumerate(outcomes.statuses):
-            checks.known(statuses_known, status, f"outcomes[{i}].statuses[{j}]")
-        prompts.append(
-            PromptReport(
-                prompt_id=outcomes.prompt_id,
-                outcomes=np.array(outcomes.outcomes, dtype=np.float64),
-                statuses=np.array(outcomes.statuses, dtype=np.uint8) if outcomes.statuses else _NO_STATUSES,
-            )
-        )
+    prompt_ids = [each.prompt_id for each in reported]
+    checks.distinct_prompts(prompt_ids, "outcomes", ".prompt_id")
+    columns = [each.outcomes for each in reported]
+    count = list(map(len, columns))
+    if 0 in count:
+        at = count.index(0)
+        raise invalid(f"outcomes[{at}].outcomes", f"expected at least one outcome of {prompt_ids[at]!r}; got none")
     return ReportRequest(
         step=checks.step(request.step),
         purpose=purpose,
-        prompts=prompts,
+        prompt_ids=prompt_ids,
+        count=np.array(count, dtype=np.int32),
+        # One array: a thousand small ones take longer than all the rest.
+        outcomes=np.fromiter(chain.from_iterable(columns), dtype=np.float64, count=sum(count)),
+        statuses=_statuses([each.statuses for each in reported], count),
         key=checks.request_key(request, "ReportOutcomes"),
     )
+
+
+def _statuses(sent: Sequence[Sequence[int]], count: Sequence[int]) -> np.ndarray:
+    """(sum of count,) uint8, 0 where a prompt came without."""
+    found: list[int] = []
+    for i, (statuses, outcomes) in enumerate(zip(sent, count, strict=True)):
+        if statuses and len(statuses) != outcomes:
+            raise invalid(
+                f"outcomes[{i}].statuses", f"expected none or one per outcome, {outcomes}; got {len(statuses)}"
+            )
+        found += statuses or repeat(0, outcomes)
+    unknown = set(found).difference(pb.RolloutStatus.values())
+    if unknown:
+        bounds = np.cumsum(count)
+        at = next(j for j, status in enumerate(found) if status in unknown)
+        i = int(np.searchsorted(bounds, at, side="right"))
+        checks.known(pb.RolloutStatus.values(), found[at], f"outcomes[{i}].statuses[{at - bounds[i] + count[i]}]")
+    return np.array(found, dtype=np.uint8)
 
 
 def training_request(request: pb.ReportTrainingRequest) -> TrainingRequest:
