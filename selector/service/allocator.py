@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from functools import cache
 
 # Parameters of mallopt, from malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -30,8 +31,22 @@ _OPTIONS = {
 
 def keep_freed_memory() -> None:
     """Set it for this process; call it before there are threads."""
-    if platform.libc_ver()[0] != "glibc":
+    if not _glibc():
         return
     mallopt = ctypes.CDLL(None).mallopt
     for option, value in _OPTIONS.items():
         mallopt(option, value)
+
+
+def give_freed_memory_back() -> None:
+    """Give the system all of it, also what lies between pieces in use; for when far more was needed than will be.
+
+    It takes about a second for every 10 GiB, in which other threads may have to wait.
+    """
+    if _glibc():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@cache
+def _glibc() -> bool:
+    return platform.libc_ver()[0] == "glibc"

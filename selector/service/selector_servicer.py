@@ -22,6 +22,7 @@ from selector.runs import Runs
 from selector.selecting import look_ahead, select, select_unless_waiting
 from selector.service import checks
 from selector.service.access import Access
+from selector.service.allocator import give_freed_memory_back
 from selector.service.answers import BatchMessages, explanation_message, outcome_frames, selection_frames
 from selector.service.calls import Calls
 from selector.service.config_messages import config_message, explicit_config
@@ -41,6 +42,8 @@ _MOST_LISTED = 1000
 _MOST_PREDICTED = 100_000
 _MOST_EXPLAINED = 10_000
 _EXPORT_ROWS = 2000
+# Prompts whose registration leaves so much freed memory that it is worth giving back.
+_MANY_REGISTERED = 50_000
 _LISTING_BUDGET_S = 5.0
 
 
@@ -203,6 +206,10 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
             lambda: self._runs.same(run).register(prepared, replace, key),
             context,
         )
+        if len(stream.specs) >= _MANY_REGISTERED:
+            # Two thirds of what the service has grown by.
+            del stream, prepared
+            await self._lanes.off_loop(give_freed_memory_back)
         return pb.RegisterPromptsResponse(
             added=result.added,
             unchanged=result.unchanged,
