@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import math
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -240,6 +241,7 @@ def serve(config: Path | None, log_level: str, token: str, **values: Any) -> Non
     from selector.settings import ServerSettings
 
     keep_freed_memory()
+    _allow_open_files()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogLines(FORMAT))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
@@ -248,6 +250,12 @@ def serve(config: Path | None, log_level: str, token: str, **values: Any) -> Non
     settings = ServerSettings(tokens=(admin(token),) if token else (), **values)
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
     sys.exit(asyncio.run(_serve(settings)))
+
+
+def _allow_open_files() -> None:
+    """As many as may be: every connection takes one, and the usual soft limit of 1,024 is for what calls select()."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(settings: Any) -> int:

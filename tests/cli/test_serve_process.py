@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,3 +179,17 @@ def test_health_of_a_server_that_drains(invoke: Invoke, tmp_path: Path) -> None:
         assert (result.exit_code, result.stdout) == (1, "NOT_SERVING\n")
     finally:
         service.close()
+
+
+def test_a_service_may_open_as_many_files_as_the_system_lets_it(tmp_path: Path) -> None:
+    """Each connection takes one; the usual soft limit is 1,024."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, most), most))
+    try:
+        service = ServiceProcess(tmp_path / "state")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+    try:
+        assert resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        assert service.terminate() == 0
