@@ -183,3 +183,27 @@ def test_shards_of_a_batch_that_was_held_are_its_parts(
         chosen.append(parts)
     assert chosen[0] == chosen[1] and sum(map(len, chosen[0])) == _BATCH
     assert any(taken)
+
+
+def test_a_batch_that_was_held_is_given_again(
+    services: tuple[InProcessService, InProcessService], taken: list[bool]
+) -> None:
+    service, _ = services
+    client, _ = trained(service, 3)
+    given = [_given(client, 3)]
+    assert any(taken)
+    given.append(_given(client, 3))
+    report(client, 3, given[0][0])
+    given.append(_given(client, 3))
+    wait_for_it(service)
+    _given(client, 4)
+    given.append(_given(client, 3))
+    service.restart()
+    given.append(_given(service.client("r", timeout_s=60.0), 3))
+    assert all(each == given[0] for each in given)
+
+
+def _given(client: SelectorClient, step: int) -> tuple[Any, ...]:
+    batch = client.select_batch(step, _BATCH)
+    columns = (batch.predicted_difficulties, batch.standard_errors, batch.probabilities, batch.rollouts)
+    return (batch.prompt_ids, batch.arms, *(column.tolist() for column in columns))
