@@ -203,7 +203,7 @@ class Pool:
         numbers = {field: [getattr(self, column)] for field, column in _NUMBERS.items()}
         for new in pages:
             prompt_ids += new.prompt_id
-            self.content_bytes += sum(map(_size, new.prompt_id, new.text, new.domain))
+            self.content_bytes += _size("".join((*new.prompt_id, *new.text, *new.domain)))
             self.content_hashes += new.content_hash
             self.texts += new.text
             self.domain_names += new.domain
@@ -243,16 +243,15 @@ class Pool:
         self._first_twins = None
 
     def _content_bytes_at(self, at: int) -> int:
-        return _size(self.prompt_ids[at], self.texts[at], self.domain_names[at])
+        return _size(self.prompt_ids[at] + self.texts[at] + self.domain_names[at])
 
 
 def content_bytes(record: PromptRecord) -> int:
     """Bytes of what identifies and describes a prompt, embeddings aside."""
-    return _size(record.prompt_id, record.text, record.domain)
+    return _size(record.prompt_id + record.text + record.domain)
 
 
-def _size(prompt_id: str, text: str, domain: str) -> int:
-    text = prompt_id + text + domain
+def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -29,13 +29,16 @@ def row_checksum(values: Sequence[Any]) -> int:
 
 
 def prompt_checksum(idx: int, values: tuple[Any, ...]) -> int:
-    """Of a prompt, the values of a ``PromptRecord``. There are millions, so they are not taken value by value."""
+    """Of a prompt, the values of a ``PromptRecord``. There are millions, so they are not taken value by value.
+
+    A prior that is stored as NULL may come as None or NaN.
+    """
     prompt_id, content, text, row, domain, tokens, prior, trials, status, reason, twins = values
-    rate = None if math.isnan(prior) else float(prior)
-    rest = f"{idx:d}\x1f{prompt_id}\x1f{text}\x1f{row:d}\x1f{domain}\x1f{tokens:d}\x1f{rate}\x1f{trials:d}\x1f{reason}"
+    rate = None if prior is None or math.isnan(prior) else float(prior)
+    rest = f"{idx}\x1f{prompt_id}\x1f{text}\x1f{row}\x1f{domain}\x1f{tokens}\x1f{rate}\x1f{trials}\x1f{reason}"
     # Left out where there is none, as rows had none when checksums began.
     if twins:
-        rest += f"\x1f{twins:d}"
+        rest += f"\x1f{twins}"
     checksum: int = zlib.crc32(rest.encode(), zlib.crc32(content)) * STATUSES + status
     return checksum
 

@@ -78,7 +78,8 @@ _EVENT_COLUMNS = [tables.events.c[name] for name in (*EventRow.__dataclass_field
 _PROMPT_FIELDS = PromptRecord._fields
 _PRIOR_RATE = _PROMPT_FIELDS.index("prior_rate")
 
-# As text, since SQLAlchemy takes several times as long to prepare the values of a row as SQLite to insert it.
+# As text, since SQLAlchemy takes several times as long with the values of a row as SQLite.
+_PROMPTS = f"SELECT {', '.join(_PROMPT_FIELDS)}, idx, checksum FROM prompts WHERE run = ? ORDER BY idx"
 _PUT_PROMPT = (
     f"INSERT OR REPLACE INTO prompts (run, idx, {', '.join(_PROMPT_FIELDS)}, checksum) "
     f"VALUES (?, ?{', ?' * len(_PROMPT_FIELDS)}, ?)"
@@ -266,11 +267,9 @@ class RunStore:
 
     def prompt_pages(self, run: int) -> Iterator[PromptColumns]:
         """The pool in order of registration, some prompts at a time, as of one moment."""
-        c = tables.prompts.c
-        columns = (c[name] for name in (*_PROMPT_FIELDS, "idx", "checksum"))
-        statement = sa.select(*columns).where(c.run == run).order_by(c.idx)
         with self._database.read() as connection:
-            for rows in connection.execute(statement).partitions(_PROMPTS_PER_PAGE):
+            cursor = driver_of(connection.connection).execute(_PROMPTS, (run,))
+            while rows := cursor.fetchmany(_PROMPTS_PER_PAGE):
                 yield _prompt_columns(rows)
 
     def events(
@@ -359,10 +358,9 @@ def _event_row(row: Sequence[Any]) -> EventRow:
     return found
 
 
-def _prompt_columns(rows: Sequence[Sequence[Any]]) -> PromptColumns:
-    *columns, indices, checksums = zip(*rows, strict=True)
-    columns[_PRIOR_RATE] = tuple(np.nan if rate is None else rate for rate in columns[_PRIOR_RATE])
-    for idx, checksum, values in zip(indices, checksums, zip(*columns, strict=True), strict=True):
+def _prompt_columns(rows: Sequence[tuple[Any, ...]]) -> PromptColumns:
+    for row in rows:
+        values, idx, checksum = row[:-2], row[-2], row[-1]
         try:
             sound = checksum is None or checksum == prompt_checksum(idx, values)
         except (TypeError, ValueError, AttributeError):
@@ -370,6 +368,9 @@ def _prompt_columns(rows: Sequence[Sequence[Any]]) -> PromptColumns:
             sound = False
         if not sound:
             raise damaged(f"prompt {values[0]!r}")
+    *columns, _, _ = zip(*rows, strict=True)
+    if None in columns[_PRIOR_RATE]:
+        columns[_PRIOR_RATE] = tuple(np.nan if rate is None else rate for rate in columns[_PRIOR_RATE])
     return PromptColumns(*columns)
 
 
