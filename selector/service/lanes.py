@@ -153,7 +153,7 @@ class Lanes:
         return cast(_T, result)
 
     def aside(self, lane: str, work: Callable[[], Awaited[None] | None]) -> None:
-        """Do work ``patiently`` that nobody waits for; its errors are only logged.
+        """Do work ``patiently`` that nobody waits for; its errors are only logged. No run's lane is called "".
 
         A lane has one such work at a time; what is to be done when there is one already is done once more after it.
         """

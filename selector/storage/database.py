@@ -31,6 +31,10 @@ _BUSY_TIMEOUT_MS = 30_000
 
 _CONNECTIONS_KEPT = 8
 
+# Transactions between two folds of the log, at least. SQLite itself folds it when it has a thousand pages, which is
+# after some ten steps with batches of a thousand prompts, and within whichever transaction that is.
+_FOLDED_AFTER = 8
+
 # SQLite's user_version, which counts the transactions from 1, is a number of 31 bits. 0 = nobody counted.
 _NUMBERS = 2**31 - 1
 
@@ -56,6 +60,8 @@ class Database:
         self._watermark = watermark
         # Transactions so far, as SQLite keeps them with the content.
         self._number = 0
+        # Of these, when the log was last folded into the file.
+        self._folded = 0
         # One process has the directory, so turns can be taken here, where waiting has no time limit.
         self._writing = threading.Lock()
         # No transaction outlasts a call into this module's users, so there are no more connections than threads.
@@ -122,6 +128,16 @@ class Database:
                 connection.close()
         except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
             raise _storage_failed(error) from error
+
+    def fold_log(self) -> None:
+        """Move the write-ahead log into the file if there is enough of it, so that no transaction takes time for that.
+
+        Nobody waits for it: what it cannot do now is done later.
+        """
+        if 0 <= self._number - self._folded < _FOLDED_AFTER:
+            return
+        self._folded = self._number
+        self.row("PRAGMA wal_checkpoint(PASSIVE)", ())
 
     def close(self) -> None:
         """Close all connections; the last one folds the write-ahead log into the file."""

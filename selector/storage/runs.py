@@ -232,6 +232,10 @@ class RunStore:
             self._spare.clear()
             raise
 
+    def fold_log(self) -> None:
+        """See ``Database.fold_log``."""
+        self._database.fold_log()
+
     def drop_unfinished(self) -> None:
         """Remove what is left of deleted runs, and of runs whose creation was interrupted.
 
