@@ -7,10 +7,11 @@ they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Generic, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -39,6 +40,19 @@ def digest(array: np.ndarray) -> bytes:
     return hasher.digest()
 
 
+class Same:
+    """A key that equals only one of the very same object, which it does not keep alive."""
+
+    def __init__(self, value: object) -> None:
+        self._value = ref(value)
+
+    def __eq__(self, other: object) -> bool:
+        value = self._value()
+        return isinstance(other, Same) and value is not None and value is other._value()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class LatestValue(Generic[Value]):
     """A cache of one entry, for values that are a function of their key alone.
 
@@ -47,9 +61,9 @@ class LatestValue(Generic[Value]):
     """
 
     def __init__(self) -> None:
-        self._entry: tuple[Hashable, Value] | None = None
+        self._entry: tuple[object, Value] | None = None
 
-    def get(self, key: Hashable, build: Callable[[], Value]) -> Value:
+    def get(self, key: object, build: Callable[[], Value]) -> Value:
         entry = self._entry
         if entry is None or entry[0] != key:
             entry = (key, build())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from selector.difficulty.tiles import TILE_ROWS, tiles
+
 _BASIS_ROWS = 4096
 _POWER_ITERATIONS = 4
 _NEGLIGIBLE = 1e-6
@@ -35,6 +37,14 @@ def principal_components(embeddings: np.ndarray, count: int) -> np.ndarray:
         return np.zeros((len(embeddings), 0), dtype=np.float32)
     deviation = np.float32(spread[0] / np.sqrt(len(sampled)))
     directions = directions[kept].T.astype(np.float32)
-    scores = (embeddings @ directions - mean @ directions) / deviation
+    offset = mean @ directions
+    scores = np.empty((len(embeddings), directions.shape[1]), dtype=np.float32)
+    # A tile at a time: intermediate results stay in a cache, where those of a million rows would fault in gigabytes.
+    for start, tile in zip(range(0, len(embeddings), TILE_ROWS), tiles(embeddings), strict=True):
+        scored = tile @ directions
+        scored -= offset
+        scored /= deviation
+        part = scores[start : start + TILE_ROWS]
+        part[...] = scored[: len(part)]
     scores[~covered] = 0.0
-    return scores.astype(np.float32, copy=False)
+    return scores

@@ -10,6 +10,7 @@ from scipy.special import logit
 
 from selector.difficulty.estimate import PoolFeatures
 from selector.difficulty.surface import SURFACE_FEATURES
+from selector.difficulty.tiles import TILE_ROWS
 
 PRIOR_SLOPE = 0.5
 """What a logit of another model's success rate is worth in logit of this one's, before any outcome tells."""
@@ -86,13 +87,15 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
     prior_logit = np.where(known, logit(rate), np.nan)
     saturated = known & ((rate <= _SATURATED) | (rate >= 1.0 - _SATURATED))
 
-    columns: list[np.ndarray] = [np.ones(size, dtype=np.float32)]
+    columns: list[np.ndarray] = [np.ones((size, 1), dtype=np.float32)]
+    factors: list[float] = [1.0]
     centre: list[float] = [0.0]
     source: list[Source] = [Source.GIVEN]
 
     def add(column: np.ndarray, of: Source, pulled_to: float = 0.0) -> None:
         if size and np.ptp(column) > _NO_VARIATION:
-            columns.append(column.astype(np.float32))
+            columns.append(column.astype(np.float32)[:, None])
+            factors.append(1.0)
             centre.append(pulled_to)
             source.append(of)
 
@@ -105,10 +108,11 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
         scale = np.sqrt(_LENGTH_VARIANCE) if name == "characters" else 1.0
         add(scale * _standardised(features.surface[:, index].astype(np.float64))[0], Source.TEXT)
     add(np.isnan(features.surface).all(axis=1).astype(np.float64), Source.TEXT)
-    variance = float(np.square(components, dtype=np.float64).sum(axis=1).mean()) if components.size else 0.0
-    scaled = components * np.sqrt(_EMBEDDING_VARIANCE / variance) if variance > _NO_VARIATION else components[:, :0]
-    for index in range(scaled.shape[1]):
-        add(scaled[:, index], Source.EMBEDDING)
+    varying, of_components = _varying(components)
+    columns.append(varying)
+    factors += [of_components] * varying.shape[1]
+    centre += [0.0] * varying.shape[1]
+    source += [Source.EMBEDDING] * varying.shape[1]
     if features.embeddings is not None:
         add(np.asarray(~features.embeddings.any(axis=1), dtype=np.float64), Source.TEXT)
     codes, counts = np.unique(features.domain[features.domain >= 0], return_counts=True)
@@ -124,12 +128,39 @@ def build_design(features: PoolFeatures, components: np.ndarray) -> PopulationDe
         add(_standardised(features.signals[name])[0], Source.GIVEN)
 
     return PopulationDesign(
-        columns=np.stack(columns, axis=1),
+        columns=_side_by_side(columns, np.array(factors, dtype=np.float32)),
         source=np.array(source, dtype=np.uint8),
         centre=np.array(centre),
         known=known,
         prior_logit=PRIOR_SLOPE * np.where(known, prior_logit, 0.0),
     )
+
+
+def _varying(components: np.ndarray) -> tuple[np.ndarray, float]:
+    """Those of the (N, k) components that vary, and the factor that gives all together the variance of embeddings."""
+    if not components.size:
+        return components[:, :0], 1.0
+    tiles = [components[start : start + TILE_ROWS] for start in range(0, len(components), TILE_ROWS)]
+    squares = [np.square(tile, dtype=np.float64).sum(axis=1) for tile in tiles]
+    variance = float(np.concatenate(squares).mean())
+    if variance <= _NO_VARIATION:
+        return components[:, :0], 1.0
+    scale = float(np.sqrt(_EMBEDDING_VARIANCE / variance))
+    largest = np.max([tile.max(axis=0) for tile in tiles], axis=0)
+    smallest = np.min([tile.min(axis=0) for tile in tiles], axis=0)
+    varies = scale * (largest - smallest) > _NO_VARIATION
+    return components if varies.all() else components[:, varies], scale
+
+
+def _side_by_side(columns: list[np.ndarray], factors: np.ndarray) -> np.ndarray:
+    """(N, P) float32 of all columns, each (N, k), times ``factors`` (P,)."""
+    joined = np.empty((len(columns[0]), len(factors)), dtype=np.float32)
+    # A tile at a time: a column at a time would go through all memory as often as there are columns.
+    for start in range(0, len(joined), TILE_ROWS):
+        rows = slice(start, start + TILE_ROWS)
+        np.concatenate([each[rows] for each in columns], axis=1, out=joined[rows])
+        joined[rows] *= factors
+    return joined
 
 
 def _standardised(values: np.ndarray) -> tuple[np.ndarray, float]:

@@ -49,7 +49,7 @@ from selector.difficulty.fused.newton import DiscountedNewton
 from selector.difficulty.fused.own_evidence import FORGETTING, OwnEvidence, left_after
 from selector.difficulty.fused.pending import merged
 from selector.difficulty.fused.population import PopulationRows, fit_population, newest_rows
-from selector.difficulty.tiles import LatestValue, digest
+from selector.difficulty.tiles import LatestValue, Same
 
 _KEPT_PER_STEP = 0.98
 _LARGEST_ABSENCE = 64
@@ -212,8 +212,10 @@ class FusedEstimator:
             embeddings = features.embeddings
             if embeddings is None or self._components == 0:
                 return np.zeros((features.size, 0), dtype=np.float32)
-            key = digest(embeddings)
-            return self._component_scores.get(key, lambda: principal_components(embeddings, self._components))
+            # Signals and priors come anew with the same array; to find equal content in another would cost as much.
+            return self._component_scores.get(
+                Same(embeddings), lambda: principal_components(embeddings, self._components)
+            )
 
         key = (features.version, features.size)
         return self._designs.get(key, lambda: build_design(features, components()))
