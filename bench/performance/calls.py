@@ -31,7 +31,7 @@ import grpc
 import numpy as np
 
 from bench.performance.figures import Figure, options, show
-from bench.performance.process import computing, scratch, service
+from bench.performance.process import Process, scratch, service
 from clients import SelectorClient
 from selector.v1 import selector_service_pb2 as pb
 from selector.v1 import selector_service_pb2_grpc as pb_grpc
@@ -134,11 +134,11 @@ def _serve_bare(batch: int, end: Connection) -> None:
     asyncio.run(serve())
 
 
-def _until_still(pid: int) -> None:
+def _until_still(process: Process) -> None:
     """Look, which is some work, until a process and its children have not computed for a while."""
     since = time.perf_counter()
     while time.perf_counter() - since < _STILL_S:
-        if computing(pid):
+        if process.computing():
             since = time.perf_counter()
 
 
@@ -146,8 +146,8 @@ def bare(batch: int, calls: int, pause_s: float) -> dict[str, list[float]]:
     """Seconds of each call of the bare server, through the same client: at once, and after the same pauses."""
     found: dict[str, list[float]] = {"at once": [], "idle": []}
     with _process(_serve_bare, batch) as end, SelectorClient(f"127.0.0.1:{end.recv()}", "r") as client:
-        pid = end.recv()
-        for way, pause in (("at once", lambda: _until_still(pid)), ("idle", lambda: time.sleep(pause_s))):
+        process = Process(end.recv())
+        for way, pause in (("at once", lambda: _until_still(process)), ("idle", lambda: time.sleep(pause_s))):
             for step in range(calls + 3):
                 began = time.perf_counter()
                 client.select_batch(step, batch)
@@ -169,7 +169,7 @@ def waits(prompts: int, batch: int, steps: int, pause_s: float) -> dict[str, lis
             time.sleep(pause_s)
         while len(found["predicting"]) < steps:
             for _ in range(min(_BLOCK, steps)):
-                _until_still(served.pid)
+                _until_still(served)
                 found["at once"].append(training.step())
             for mode, told, pause in (("idle", "rest", pause_s), ("predicting", "work", 2 * pause_s)):
                 other.send(told)

@@ -24,26 +24,15 @@ _STOP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Service:
-    """A service that serves.
+class Process:
+    """What the operating system knows of a process."""
 
-    Attributes:
-        target: its ``host:port``.
-        pid: of the process.
-        imported_s: seconds from the start of the process until its modules were imported.
-        started_s: seconds from then until it served.
-        started_cpu_s: CPU seconds of the process until it served, imports included.
-    """
-
-    target: str
     pid: int
-    imported_s: float
-    started_s: float
-    started_cpu_s: float
 
     def cpu_s(self) -> float:
-        """CPU seconds of the process so far, all threads."""
-        return _cpu_s(self.pid)
+        """CPU seconds so far, all threads."""
+        fields = _fields(Path(f"/proc/{self.pid}/stat"))
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     def memory(self) -> int:
         """Resident bytes."""
@@ -53,9 +42,49 @@ class Service:
         """Resident bytes at their most since the process began."""
         return self._status("VmHWM")
 
+    def mapped(self) -> int:
+        """Of the resident bytes, those of mapped files, which the system can take back."""
+        return self._status("RssFile")
+
+    def children(self) -> list[Process]:
+        """Processes that it started and that still run."""
+        # They are listed with the thread that made them.
+        lists = [task.joinpath("children").read_text(encoding="ascii") for task in self._threads()]
+        return [Process(int(pid)) for each in lists for pid in each.split()]
+
+    def computing(self) -> bool:
+        """Whether any thread of it or of its children runs, or would if there were a core for it."""
+        for process in (self, *self.children()):
+            for thread in process._threads():
+                # It may have ended meanwhile.
+                with suppress(OSError):
+                    if _fields(thread / "stat")[0] in "RD":
+                        return True
+        return False
+
+    def _threads(self) -> list[Path]:
+        return list(Path(f"/proc/{self.pid}/task").iterdir())
+
     def _status(self, name: str) -> int:
         lines = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+@dataclass(frozen=True)
+class Service(Process):
+    """A service that serves.
+
+    Attributes:
+        target: its ``host:port``.
+        imported_s: seconds from the start of the process until its modules were imported.
+        started_s: seconds from then until it served.
+        started_cpu_s: CPU seconds of the process until it served, imports included.
+    """
+
+    target: str
+    imported_s: float
+    started_s: float
+    started_cpu_s: float
 
 
 @contextmanager
@@ -95,7 +124,8 @@ def service(state_dir: Path, *options: str) -> Iterator[Service]:
         if found is None:
             follower.join(_STOP_TIMEOUT_S)
             raise RuntimeError(f"the service did not start: {line}{b''.join(log[-5:]).decode(errors='replace')}")
-        yield Service(found.group(1), process.pid, imported[0], serving - imported[0], _cpu_s(process.pid))
+        cpu_s = Process(process.pid).cpu_s()
+        yield Service(process.pid, found.group(1), imported[0], serving - imported[0], cpu_s)
     finally:
         stop(process, _STOP_TIMEOUT_S)
         follower.join()
@@ -114,32 +144,6 @@ def disk_bytes(directory: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
 
 
-def computing(pid: int) -> bool:
-    """Whether any thread of a process or of its children runs, or would if there were a core for it."""
-    for process in (pid, *_children(pid)):
-        for task in _tasks(process):
-            # A thread may have ended meanwhile.
-            with suppress(OSError):
-                if _fields(task / "stat")[0] in "RD":
-                    return True
-    return False
-
-
-def _children(pid: int) -> list[int]:
-    # They are listed with the thread that made them.
-    lists = [task.joinpath("children").read_text(encoding="ascii") for task in _tasks(pid)]
-    return [int(child) for each in lists for child in each.split()]
-
-
-def _tasks(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/task").iterdir())
-
-
-def _cpu_s(pid: int) -> float:
-    fields = _fields(Path(f"/proc/{pid}/stat"))
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
 def _fields(stat: Path) -> list[str]:
-    """From the state on: the name, in brackets, may hold spaces."""
+    """Of a process or thread, from its state on: its name, in brackets, may hold spaces."""
     return stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

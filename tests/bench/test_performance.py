@@ -17,7 +17,12 @@ _ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("predict", "predict, h = 128"), ("select", "batches of 1,024 of 10,000 in 64 parts"), ("calls", "2,000, idle")],
+    [
+        ("predict", "predict, h = 128"),
+        ("select", "batches of 1,024 of 10,000 in 64 parts"),
+        ("calls", "2,000, idle"),
+        ("long_run", "server over 20 steps"),
+    ],
 )
 def test_a_quick_run_gives_figures_with_their_command(module: str, name: str, tmp_path: Path) -> None:
     report = tmp_path / "figures.json"
