@@ -209,7 +209,7 @@ def _inverted(attention: Attention) -> np.ndarray:
     index.nprobe = _PROBED
     parts = []
     for tile in attention.tiles:
-        scores, rows = index.search(tile, attention.shortlist)
+        scores, rows = index.search(attention.kernel.host(tile), attention.shortlist)
         scores[rows < 0] = -np.inf
         weights = np.exp((scores - scores[:, :1]).astype(np.float64) / np.sqrt(width))
         parts.append((weights * measured[rows]).sum(axis=1) / weights.sum(axis=1))

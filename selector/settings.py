@@ -31,6 +31,7 @@ class ServerSettings:
         grace_s: seconds that calls in flight get when the server stops.
         workers: threads for blocking work.
         predictor_threads: threads of the process that computes estimates; 0 = the server computes them itself.
+        predictor_device: what that process computes attention on, see ``selector.difficulty.kernel``.
         rewind_window_steps: steps for which replay groups that left the buffer are kept for RewindRun.
         replay_map_bytes: largest size of the replay store.
         reserve_bytes: disk space kept back for deleting and rewinding runs when the disk is full, 0 = none.
@@ -58,6 +59,7 @@ class ServerSettings:
     grace_s: float = 30.0
     workers: int = 8
     predictor_threads: int = 1
+    predictor_device: str = "cpu"
     rewind_window_steps: int = 100
     replay_map_bytes: int = 64 * 2**30
     reserve_bytes: int = 8 * 2**20

@@ -9,6 +9,10 @@ Against two baselines, in turns:
   from the paper with the same layers: the references are expanded to every prompt of a batch and projected for each
   anew. Measured on ``--loop-prompts`` prompts.
 
+The same with torch on ``--device``, against numpy: attention, and the projection of the pool by the adapter, which new
+prompts need once. On the CPU figures are CPU time, of one thread each; on a GPU, time of the clock for both, copies of
+the result to the host included.
+
 The last figures say what a prompt costs as the pool and the reference set grow: 1 = nothing is lost.
 """
 
@@ -16,7 +20,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,7 +30,9 @@ from threadpoolctl import threadpool_limits
 from bench.performance.figures import Figure, options, show
 from bench.performance.turns import compared, in_turns
 from selector.adapter_training.network import AdapterNetwork
+from selector.difficulty.adapter import Adapter
 from selector.difficulty.attending import Attention
+from selector.difficulty.kernel import NUMPY, TORCH_CPU, Kernel, make_kernel
 from selector.difficulty.reference_set import References
 from selector.difficulty.tiles import TILE_ROWS, tiles
 
@@ -64,6 +70,12 @@ class Pool:
             as_reference=adapter.reference(embeddings[rows]),
         )
         return Pool(network, embeddings, rows, attention)
+
+    def held_by(self, kernel: Kernel) -> Attention:
+        """The same attention, computed by another kernel."""
+        # A layer norm of normal rows: as good as any projected pool.
+        sent = kernel.projection(Adapter.untrained(self.attention.as_reference.shape[1]).query)
+        return replace(self.attention, tiles=[sent(tile) for tile in self.attention.tiles], kernel=kernel)
 
     def product(self) -> None:
         """The scores of all prompts, tile by tile."""
@@ -128,6 +140,39 @@ def figures(prompts: int, references: int, width: int, rounds: int, loop_prompts
     ]
 
 
+def with_torch(prompts: int, references: int, width: int, rounds: int, device: str) -> list[Figure]:
+    """Attention and projection with torch, against numpy."""
+    pool, torch_kernel = Pool.random(prompts, references, width), make_kernel(device)
+    attention = pool.held_by(torch_kernel)
+    tile = np.random.default_rng(1).normal(size=(TILE_ROWS, _EMBEDDING[width])).astype(np.float32)
+    sides = {kernel: kernel.projection(pool.attention.adapter.query) for kernel in (NUMPY, torch_kernel)}
+    found = in_turns(
+        {
+            "attend": lambda _: pool.attention.difficulty(),
+            "attend with torch": lambda _: attention.difficulty(),
+            "project": lambda _: sides[NUMPY](tile),
+            "project with torch": lambda _: torch_kernel.host(sides[torch_kernel](tile)),
+        },
+        rounds,
+    )
+    seconds = {name: each.cpu if device == TORCH_CPU else each.wall for name, each in found.items()}
+    rows = {"attend": len(pool.attention.tiles) * TILE_ROWS, "project": TILE_ROWS}
+    return [
+        compared(
+            f"{name}, h = {width}, {device}",
+            seconds[name],
+            seconds[f"{name} with torch"],
+            "numpy",
+            work=rows[name] / 1e6,
+            unit=f"{'CPU ' if device == TORCH_CPU else ''}µs / prompt",
+            prompts=prompts,
+            K=references,
+            h=width,
+        )
+        for name in rows
+    ]
+
+
 def growth(sizes: list[tuple[int, int]], width: int, rounds: int) -> list[Figure]:
     """CPU time of a prompt and reference at each (N, K), against the first."""
     pools = {size: Pool.random(*size, width) for size in sizes}
@@ -163,6 +208,7 @@ def main() -> None:
     parser.add_argument("--references", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--loop-prompts", type=int, default=16)
+    parser.add_argument("--device", default=TORCH_CPU, help="torch-cpu, cuda or cuda:N")
     parser.add_argument("--quick", action="store_true", help="a few seconds: the figures mean nothing")
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
@@ -172,9 +218,9 @@ def main() -> None:
     sizes += [] if arguments.quick else [(102_400, 64), (20_480, 4096), (2048, 100_000)]
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        found = [
-            each for h in widths for each in figures(prompts, arguments.references, h, rounds, arguments.loop_prompts)
-        ]
+        references = arguments.references
+        found = [each for h in widths for each in figures(prompts, references, h, rounds, arguments.loop_prompts)]
+        found += [each for h in widths for each in with_torch(prompts, references, h, rounds, arguments.device)]
         found += growth(sizes, 128, max(rounds // 3, 1))
     show(found, arguments.json)
 

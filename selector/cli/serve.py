@@ -52,6 +52,14 @@ def _adapters(_context: click.Context, _parameter: click.Parameter, values: Sequ
     return found
 
 
+def _predictor_device(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    from selector.difficulty.kernel import DEVICES
+
+    if not DEVICES.fullmatch(value):
+        raise click.BadParameter(f"expected cpu, cuda, cuda:N or torch-cpu; got {value!r}")
+    return value
+
+
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
         raise click.BadParameter(f"expected a finite number; got {value}")
@@ -192,6 +200,13 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     default=1,
     type=click.IntRange(0, 1024),
     help="Threads of the process that computes estimates; 0 = in the server itself, as long as pools are small.",
+)
+@_option(
+    "--predictor-device",
+    env="PREDICTOR_DEVICE",
+    default="cpu",
+    callback=_predictor_device,
+    help="Where that process computes attention: cpu, or with torch on cuda, cuda:1 and so on.",
 )
 @_option(
     "--rewind-window-steps",

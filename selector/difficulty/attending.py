@@ -11,6 +11,7 @@ that are left out attend to all others either way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from scipy.special import expit
 
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import PoolFeatures
+from selector.difficulty.kernel import NUMPY, Kernel, Rows
 from selector.difficulty.reference_set import References
 from selector.difficulty.tiles import TILE_ROWS, LatestValue, TileProjectionCache
 from selector.neighbours.search import CPU, nearest
@@ -27,8 +29,6 @@ _FEWEST_REFERENCES = 3
 # score is subtracted first. Bounded by the adapter's weights, so that no prompt's figures depend on another's.
 _LARGEST_PLAIN_SCORE = 70.0
 _VARIATION = 1e-12
-# Scores of so many references and a tile are 32 MiB.
-_BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -45,60 +45,39 @@ class Attention:
 
     Attributes:
         references: the K attending references.
-        tiles: the projected pool, each (2048, h).
+        tiles: the projected pool, each (2048, h), as the kernel holds them.
         covered: (N,) bool, prompts with an embedding.
         as_query: (K, h) query side of the references.
         as_reference: (K, h) their reference side.
         shortlist: the most references that a prompt attends to, 0 = all.
         device: where they are searched for, cpu or cuda.
+        kernel: computes attention to all references.
     """
 
     adapter: Adapter
     references: References
-    tiles: list[np.ndarray]
+    tiles: list[Rows]
     covered: np.ndarray
     as_query: np.ndarray
     as_reference: np.ndarray
     shortlist: int = 0
     device: str = CPU
+    kernel: Kernel = NUMPY
 
     def difficulty(self) -> np.ndarray:
         """``sum_i a_i d_i`` of every prompt, (N,) float64, from float32 products."""
         if 0 < self.shortlist < len(self.references):
             return self._shortlisted()
-        keys = np.ascontiguousarray(self.as_reference.T) / np.float32(np.sqrt(self.as_reference.shape[1]))
-        measured = self.references.difficulty
-        sums_of = np.stack([measured, np.ones_like(measured)]).astype(np.float32)
         plain = self.adapter.largest_score <= _LARGEST_PLAIN_SCORE
-        # Of many references a block at a time: all scores of a tile would not stay in a cache.
-        blocks = [
-            (np.ascontiguousarray(keys[:, start : start + _BLOCK]), sums_of[:, start : start + _BLOCK])
-            for start in range(0, keys.shape[1], _BLOCK)
-        ]
-        room = np.empty(TILE_ROWS * min(keys.shape[1], _BLOCK), dtype=np.float32)
-        difficulty = np.empty(len(self.tiles) * TILE_ROWS)
-        for index, tile in enumerate(self.tiles):
-            sums = np.zeros((2, TILE_ROWS))
-            largest = np.full(TILE_ROWS, -np.inf, dtype=np.float32)
-            for block, sums_of_block in blocks:
-                scores = room[: TILE_ROWS * block.shape[1]].reshape(TILE_ROWS, -1)
-                np.matmul(tile, block, out=scores)
-                if not plain:
-                    # What was summed so far had a smaller largest score subtracted.
-                    before, largest = largest, np.maximum(largest, scores.max(axis=1))
-                    sums *= np.exp(before - largest)
-                    scores -= largest[:, None]
-                np.exp(scores, out=scores)
-                sums += sums_of_block @ scores.T
-            difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = sums[0] / sums[1]
-        return difficulty[: len(self.covered)]
+        attended = self.kernel.attend(self.tiles, self.as_reference, self.references.difficulty, plain)
+        return attended[: len(self.covered)]
 
     def _shortlisted(self) -> np.ndarray:
         measured = self.references.difficulty
         difficulty = np.empty(len(self.tiles) * TILE_ROWS)
         for index, tile in enumerate(self.tiles):
-            scores, rows = nearest(tile, self.as_reference, self.shortlist, self.device)
-            weights = np.exp((scores - scores[:, :1]).astype(np.float64) / np.sqrt(tile.shape[1]))
+            scores, rows = nearest(self.kernel.host(tile), self.as_reference, self.shortlist, self.device)
+            weights = np.exp((scores - scores[:, :1]).astype(np.float64) / np.sqrt(self.as_reference.shape[1]))
             attended = (weights * measured[rows]).sum(axis=1) / weights.sum(axis=1)
             difficulty[index * TILE_ROWS : (index + 1) * TILE_ROWS] = attended
         return difficulty[: len(self.covered)]
@@ -123,7 +102,7 @@ class Attention:
 
     def weights(self, prompt: int) -> np.ndarray:
         """(K,) float64 attention of one prompt, with an embedding, to the references."""
-        query = self.tiles[prompt // TILE_ROWS][prompt % TILE_ROWS].astype(np.float64)
+        query = self.kernel.take(self.tiles, np.array([prompt]))[0].astype(np.float64)
         scores = self.as_reference.astype(np.float64) @ query / np.sqrt(len(query))
         weights: np.ndarray = np.exp(scores - scores.max())
         if 0 < self.shortlist < len(weights):
@@ -134,14 +113,16 @@ class Attention:
 class Attending:
     """Prepares attention under one adapter, layer norm alone if there is none. Copies of an estimator share it."""
 
-    def __init__(self, adapter: Adapter | None, shortlist: int = 0, device: str = CPU) -> None:
-        """``shortlist``, ``device``: see ``Attention``."""
+    def __init__(self, adapter: Adapter | None, shortlist: int = 0, device: str = CPU, kernel: Kernel = NUMPY) -> None:
+        """``shortlist``, ``device``, ``kernel``: see ``Attention``."""
         self._adapter = adapter
         self._shortlist = shortlist
         self._device = device
+        self._kernel = kernel
         self._untrained: LatestValue[Adapter] = LatestValue()
         self._covered: LatestValue[np.ndarray] = LatestValue()
         self._pool: LatestValue[TileProjectionCache] = LatestValue()
+        self._project_references: LatestValue[Callable[[np.ndarray], Rows]] = LatestValue()
         self._reference_side: LatestValue[np.ndarray] = LatestValue()
 
     def to(self, features: PoolFeatures, references: References) -> Attention | None:
@@ -162,12 +143,16 @@ class Attending:
         attending = references.take(covered[references.prompt])
         if len(attending) < _FEWEST_REFERENCES or np.ptp(attending.difficulty) <= _VARIATION:
             return None
-        projected = self._pool.get(width, lambda: TileProjectionCache(adapter.query)).get(features.version, embeddings)
+        kernel = self._kernel
+        pool = self._pool.get(width, lambda: TileProjectionCache(kernel.projection(adapter.query)))
+        project = self._project_references.get(width, lambda: kernel.projection(adapter.reference))
+        projected = pool.get(features.version, embeddings)
         key = (features.version, embeddings.shape, attending.prompt.tobytes())
-        as_reference = self._reference_side.get(key, lambda: adapter.reference(embeddings[attending.prompt]))
-        places = zip(attending.prompt // TILE_ROWS, attending.prompt % TILE_ROWS, strict=True)
-        as_query = np.stack([projected[tile][row] for tile, row in places])
-        return Attention(adapter, attending, projected, covered, as_query, as_reference, self._shortlist, self._device)
+        as_reference = self._reference_side.get(key, lambda: kernel.host(project(embeddings[attending.prompt])))
+        as_query = kernel.take(projected, attending.prompt)
+        return Attention(
+            adapter, attending, projected, covered, as_query, as_reference, self._shortlist, self._device, kernel
+        )
 
     def _adapter_for(self, width: int) -> Adapter:
         adapter = self._adapter or self._untrained.get(width, lambda: Adapter.untrained(width))

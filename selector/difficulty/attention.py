@@ -30,6 +30,7 @@ import numpy as np
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.attending import Attending, Attention
 from selector.difficulty.estimate import UNIFORM_STANDARD_ERROR, Basis, Estimate, OutcomeBatch, PoolFeatures
+from selector.difficulty.kernel import NUMPY, Kernel
 from selector.difficulty.reference_set import ReferenceMode, References, ReferenceSet
 from selector.neighbours.search import CPU
 
@@ -61,9 +62,10 @@ class AttentionEstimator:
         mode: ReferenceMode,
         shortlist: int = 0,
         device: str = CPU,
+        kernel: Kernel = NUMPY,
     ) -> None:
-        """``shortlist``, ``device``: see ``selector.difficulty.attending``."""
-        self._attending = Attending(adapter, shortlist, device)
+        """``shortlist``, ``device``, ``kernel``: see ``selector.difficulty.attending``."""
+        self._attending = Attending(adapter, shortlist, device, kernel)
         self._set = ReferenceSet(mode, reference_size)
         self._step = -1
 

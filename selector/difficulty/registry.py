@@ -9,6 +9,7 @@ from selector.difficulty.adapter import Adapter
 from selector.difficulty.attention import AttentionEstimator
 from selector.difficulty.estimate import Estimator
 from selector.difficulty.fused import AttentionColumn, FusedEstimator
+from selector.difficulty.kernel import NUMPY, Kernel
 from selector.difficulty.reference_set import ReferenceMode
 from selector.difficulty.tracker import TrackerEstimator
 from selector.neighbours.search import CPU
@@ -26,6 +27,7 @@ def make_estimator(
     embedding_components: int,
     shortlist: int = 0,
     device: str = CPU,
+    kernel: Kernel = NUMPY,
 ) -> Estimator:
     """A fresh estimator.
 
@@ -38,22 +40,24 @@ def make_estimator(
         embedding_components: FUSED only; >= 0.
         shortlist: ATTENTION only; the most references that a prompt attends to, 0 = all.
         device: where the shortlist is searched for, cpu or cuda.
+        kernel: what attention is computed with.
 
     Raises:
         ValueError: unknown name, or a value out of range.
     """
     if name == "FUSED":
-        column = None if adapter is None else AttentionColumn(adapter, reference_size)
+        column = None if adapter is None else AttentionColumn(adapter, reference_size, kernel)
         return FusedEstimator(embedding_components, column)
     if name == "ATTENTION":
-        return AttentionEstimator(adapter, reference_size, cast(ReferenceMode, reference_mode), shortlist, device)
+        mode = cast(ReferenceMode, reference_mode)
+        return AttentionEstimator(adapter, reference_size, mode, shortlist, device, kernel)
     if name == "TRACKER":
         return TrackerEstimator(tracker_decay)
     raise ValueError(f"estimator name must be one of {', '.join(ESTIMATORS)}, got {name!r}")
 
 
-def estimator_of(config: RunConfig, adapter: Adapter | None, device: str = CPU) -> Estimator:
-    """A fresh estimator as a run's configuration has it; ``device`` as in ``make_estimator``."""
+def estimator_of(config: RunConfig, adapter: Adapter | None, device: str = CPU, kernel: Kernel = NUMPY) -> Estimator:
+    """A fresh estimator as a run's configuration has it; ``device`` and ``kernel`` as in ``make_estimator``."""
     return make_estimator(
         config.estimator.name,
         adapter=adapter,
@@ -63,4 +67,5 @@ def estimator_of(config: RunConfig, adapter: Adapter | None, device: str = CPU) 
         embedding_components=config.estimator.embedding_components,
         shortlist=config.estimator.shortlist,
         device=device,
+        kernel=kernel,
     )

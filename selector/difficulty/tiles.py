@@ -72,36 +72,36 @@ class LatestValue(Generic[Value]):
 
 
 @dataclass(frozen=True)
-class _ProjectedPool:
+class _ProjectedPool(Generic[Value]):
     version: int
     shape: tuple[int, ...]
-    by_digest: dict[bytes, np.ndarray]
+    by_digest: dict[bytes, Value]
     order: tuple[bytes, ...]
 
     @property
-    def projected(self) -> list[np.ndarray]:
+    def projected(self) -> list[Value]:
         return [self.by_digest[key] for key in self.order]
 
 
-class TileProjectionCache:
+class TileProjectionCache(Generic[Value]):
     """The projected pool, tile by tile.
 
     Under an unchanged version nothing is looked at. Under another one, each tile whose embeddings are as before is
     kept, so that new prompts or fresh signals never cost a projection of the whole pool.
     """
 
-    def __init__(self, projection: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, projection: Callable[[np.ndarray], Value]) -> None:
         self._projection = projection
-        self._pool: _ProjectedPool | None = None
+        self._pool: _ProjectedPool[Value] | None = None
 
-    def get(self, version: int, embeddings: np.ndarray) -> list[np.ndarray]:
-        """Projected tiles, each (2048, h) float32, of the (N, w) embeddings."""
+    def get(self, version: int, embeddings: np.ndarray) -> list[Value]:
+        """Projected tiles, each (2048, h) float32, of the (N, w) embeddings, as the projection gives them."""
         held = self._pool
         if held is not None and held.version == version and held.shape == embeddings.shape:
             return held.projected
         known = held.by_digest if held is not None else {}
         order: list[bytes] = []
-        by_digest: dict[bytes, np.ndarray] = {}
+        by_digest: dict[bytes, Value] = {}
         for tile in tiles(embeddings):
             key = digest(tile)
             order.append(key)

@@ -1,8 +1,9 @@
 """The predictor's process: replicas of the runs' estimators, and what is computed from them.
 
-    python -m selector.predictor.child FD ALIVE_FD THREADS
+    python -m selector.predictor.child FD ALIVE_FD THREADS DEVICE
 
-It ends when the server does, whatever the server ended of: nobody else holds the other end of ``ALIVE_FD``.
+It first says whether it can use the device. It ends when the server does, whatever the server ended of: nobody else
+holds the other end of ``ALIVE_FD``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from threadpoolctl import threadpool_limits
 from selector.config import RunConfig
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import Estimator, OutcomeBatch, PoolFeatures
+from selector.difficulty.kernel import CPU, Kernel, make_kernel
 from selector.difficulty.registry import estimator_of
 from selector.predictor.channel import Channel, Closed
 from selector.state import Change
@@ -74,7 +76,9 @@ class _Replica:
 class Replicas:
     """By number of the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel) -> None:
+        """``kernel``: what attention is computed with."""
+        self._kernel = kernel
         self._replicas: dict[int, _Replica] = {}
 
     def do(self, job: Job) -> Any:
@@ -82,7 +86,7 @@ class Replicas:
         for run in job.dropped:
             self._replicas.pop(run, None)
         if job.new is not None:
-            estimator = estimator_of(job.new.config, job.new.adapter, job.new.device)
+            estimator = estimator_of(job.new.config, job.new.adapter, job.new.device, self._kernel)
             estimator.load_state_dict(job.new.state)
             self._replicas[job.run] = _Replica(estimator)
         replica = self._replicas[job.run]
@@ -99,9 +103,18 @@ class Replicas:
         return compute(replica.features, *job.arguments)
 
 
-def serve(channel: Channel) -> None:
-    """Answer jobs with ``(True, result)`` or ``(False, error)`` until the server is gone."""
-    replicas = Replicas()
+def serve(channel: Channel, device: str, threads: int) -> None:
+    """Answer jobs with ``(True, result)`` or ``(False, error)`` until the server is gone.
+
+    Raises:
+        RuntimeError: the device failed, and may be of no use to this process from now on. Another one starts anew.
+    """
+    try:
+        replicas = Replicas(make_kernel(device, threads))
+    except ValueError as error:
+        channel.send((False, error))
+        return
+    channel.send((True, None))
     while True:
         try:
             job = channel.receive()
@@ -111,6 +124,8 @@ def serve(channel: Channel) -> None:
                 _log.exception("%s of run %d failed", job.method, job.run)
                 # The exception itself might not come through.
                 answer = (False, RuntimeError(f"{type(error).__name__}: {error}"))
+                if device != CPU and isinstance(error, RuntimeError):
+                    raise
             channel.send(answer)
         except Closed:
             return
@@ -118,7 +133,7 @@ def serve(channel: Channel) -> None:
 
 def main() -> None:
     """See the module."""
-    end, alive, threads = (int(value) for value in sys.argv[1:])
+    end, alive, threads = (int(value) for value in sys.argv[1:4])
     # Both come to the whole group of a terminal or a container; the server tells when it is over.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -127,7 +142,7 @@ def main() -> None:
     # Its log lines go where the server's error output goes.
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     with threadpool_limits(threads):
-        serve(Channel(socket.socket(fileno=end)))
+        serve(Channel(socket.socket(fileno=end)), sys.argv[4], threads)
 
 
 def _end_with_server(alive: int) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from selector.config import RunConfig
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.estimate import Estimate, PoolFeatures
+from selector.difficulty.kernel import CPU, DeviceUnavailable
 from selector.predictor.channel import Channel
 from selector.predictor.child import Job, NewReplica
 from selector.predictor.predictor import PredictorLost, References, ReplicaGone, RunPredictor
@@ -41,10 +42,15 @@ class ProcessPredictor:
         starts: how often one was started.
     """
 
-    def __init__(self, threads: int = 1) -> None:
-        """``threads``: of numpy's linear algebra."""
+    def __init__(self, threads: int = 1, device: str = CPU) -> None:
+        """
+        Args:
+            threads: of linear algebra on the CPU.
+            device: what attention is computed on, see ``selector.difficulty.kernel``.
+        """
         self.starts = 0
         self._threads = threads
+        self._device = device
         self._child: _Child | None = None
         self._numbers = count()
         # Everything below is done in it, so that jobs reach the child in the order in which runs asked for them.
@@ -56,6 +62,15 @@ class ProcessPredictor:
     def of_run(self, config: RunConfig, adapter: Adapter | None, device: str) -> RunPredictor:
         """See ``Predictor``."""
         return _ProcessRun(self, next(self._numbers), config, adapter, device)
+
+    def check(self) -> None:
+        """Start the child, and wait until it can compute.
+
+        Raises:
+            DeviceUnavailable: it cannot use the device.
+            PredictorLost: it cannot be started, or ended.
+        """
+        self._thread.submit(self._check).result()
 
     @property
     def pid(self) -> int | None:
@@ -88,6 +103,17 @@ class ProcessPredictor:
             # After ``close`` there is none.
             self._thread.submit(self._drop, run)
 
+    def _check(self) -> None:
+        child = self._living()
+        try:
+            child.wait_ready()
+        except DeviceUnavailable:
+            self._child = None
+            child.end()
+            raise
+        except Exception as error:
+            raise self._lost(child, error) from error
+
     def _do(self, run: int, replica: int, job: Mapping[str, Any]) -> Any:
         child = self._living()
         if job["new"] is not None:
@@ -98,23 +124,27 @@ class ProcessPredictor:
         while len(self._replicas) > _MOST_REPLICAS:
             self._dropped.add(self._replicas.popitem(last=False)[0])
         try:
+            child.wait_ready()
             child.channel.send(Job(run=run, dropped=tuple(self._dropped - {run}), **job))
             self._dropped.clear()
             well, answer = child.channel.receive()
         except Exception as error:
             # Also where this process lacks memory or descriptors: what the channel brings next cannot be told any more.
-            self._child = None
-            child.end()
-            lived = time.monotonic() - child.began
-            status = child.process.returncode
-            _log.error("the predictor's process ended after %.1f s, with status %s: %r", lived, status, error)
-            time.sleep(max(_PAUSE_S - lived, 0.0))
-            raise PredictorLost(str(error)) from error
+            raise self._lost(child, error) from error
         if not well:
             # What the replica has come to is not known.
             self._drop(run)
             raise answer
         return answer
+
+    def _lost(self, child: _Child, error: Exception) -> PredictorLost:
+        self._child = None
+        child.end()
+        lived = time.monotonic() - child.began
+        status = child.process.returncode
+        _log.error("the predictor's process ended after %.1f s, with status %s: %r", lived, status, error)
+        time.sleep(max(_PAUSE_S - lived, 0.0))
+        return PredictorLost(str(error))
 
     def _living(self) -> _Child:
         if self._child is None:
@@ -122,7 +152,7 @@ class ProcessPredictor:
             self._dropped.clear()
             self.starts += 1
             try:
-                self._child = _Child(self._threads)
+                self._child = _Child(self._threads, self._device)
             except OSError as error:
                 _log.error("the predictor's process cannot be started: %s", error)
                 time.sleep(_PAUSE_S)
@@ -137,13 +167,14 @@ class ProcessPredictor:
 class _Child:
     """A process that lives."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, device: str) -> None:
+        self._ready = False
         self.began = time.monotonic()
         ours, its = socket.socketpair()
         ends, self._alive = os.pipe()
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "selector.predictor.child", *map(str, (its.fileno(), ends, threads))],
+                [sys.executable, "-m", "selector.predictor.child", *map(str, (its.fileno(), ends, threads, device))],
                 pass_fds=(its.fileno(), ends),
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C in a terminal is for the server, which then ends it.
@@ -157,6 +188,19 @@ class _Child:
             its.close()
             os.close(ends)
         self.channel = Channel(ours)
+
+    def wait_ready(self) -> None:
+        """Return once it can compute.
+
+        Raises:
+            DeviceUnavailable: it cannot use the device.
+            Closed: it ended.
+        """
+        if self._ready:
+            return
+        self._ready, error = self.channel.receive()
+        if not self._ready:
+            raise error
 
     def end(self) -> None:
         """Kill it, if it has not ended, and wait for that."""

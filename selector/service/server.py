@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from threadpoolctl import threadpool_limits
 
 from selector.difficulty.adapter import Adapter
+from selector.difficulty.kernel import CPU, DeviceUnavailable
 from selector.embedding.embedder import Embedder
 from selector.embedding.encoder import load_encoder
 from selector.embedding.metrics import EmbedderCollector
@@ -33,7 +34,7 @@ from selector.metric_families import RunMetrics
 from selector.metrics import Metrics, MetricsServer
 from selector.neighbours.search import check_device
 from selector.predictor.metrics import PredictorCollector
-from selector.predictor.predictor import LocalPredictor, Predictor
+from selector.predictor.predictor import LocalPredictor, Predictor, PredictorLost
 from selector.predictor.process import ProcessPredictor
 from selector.quotas import Quotas
 from selector.replay.store import ReplayStore
@@ -97,7 +98,9 @@ class Server:
         self._settings = settings
         self._blocking = ThreadPoolExecutor(settings.workers, thread_name_prefix="selector-work")
         threads = settings.predictor_threads
-        self._predictor: Predictor = ProcessPredictor(threads) if threads else LocalPredictor()
+        self._predictor: Predictor = (
+            ProcessPredictor(threads, settings.predictor_device) if threads else LocalPredictor()
+        )
         # The encoder takes one call at a time anyway, and must not keep all workers busy.
         self._encoding = ThreadPoolExecutor(1, thread_name_prefix="selector-encode")
         self._tokens = Tokens(settings.tokens, settings.token_file, time.time)
@@ -167,6 +170,7 @@ class Server:
         self._lanes = Lanes(self._blocking, time.time)
         database, replay, embeddings, snapshots = await self._lanes.off_loop(self._open_stores)
         check_device(settings.neighbours_device)
+        await self._lanes.off_loop(self._check_predictor_device)
         adapters = {name: Adapter.load(path) for name, path in settings.adapters.items()}
         self._runs = Runs(
             RunStore(database),
@@ -217,6 +221,20 @@ class Server:
             self.metrics_address = f"{host}:{self._metrics_server.port}"
         self._gate.ready = True
         await self._health.serve()
+
+    def _check_predictor_device(self) -> None:
+        device = self._settings.predictor_device
+        if device == CPU:
+            # Numpy is always there; the process can wait until it is needed.
+            return
+        if not isinstance(self._predictor, ProcessPredictor):
+            raise ValueError(f"predictor_device {device}: predictor_threads must not be 0; the server computes on cpu")
+        try:
+            self._predictor.check()
+        except DeviceUnavailable as error:
+            raise ValueError(f"predictor_device {error}") from error
+        except PredictorLost as error:
+            raise ValueError(f"predictor_device {device}: the process that should use it ended: {error}") from error
 
     def _open_stores(self) -> tuple[Database, ReplayStore, EmbeddingStore, SnapshotFiles]:
         directory = StateDirectory(self._settings.state_dir)

@@ -26,6 +26,7 @@ _SOURCES: dict[str, tuple[tuple[str, Any], tuple[str, Any], tuple[Any, Any], Any
     "state-dir": (("a", Path("a")), ("b", Path("b")), ("c", Path("c")), Path("selector-state")),
     "encoder": (("none", "none"), ("some/model", "some/model"), ("/a path", "/a path"), "default"),
     "workers": (("2", 2), ("3", 3), (4, 4), 8),
+    "predictor-device": (("cuda", "cuda"), ("cuda:1", "cuda:1"), ("torch-cpu", "torch-cpu"), "cpu"),
     "grace-s": (("1.5", 1.5), ("2", 2.0), (2.5, 2.5), 30.0),
     "max-stream-bytes": (("10", 10), ("11", 11), (2**40, 2**40), 4 * 2**30),
     "adapters": (
@@ -164,6 +165,7 @@ def test_an_unreadable_file_is_a_usage_error_that_names_it(
         (["--listen", "host:-1"], "--listen"),
         (["--metrics-listen", "host:port"], "--metrics-listen"),
         (["--workers", "0"], "--workers"),
+        (["--predictor-device", "gpu"], "--predictor-device"),
         (["--grace-s", "inf"], "--grace-s"),
         (["--grace-s", "nan"], "--grace-s"),
         (["--adapter", "=file"], "--adapter"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from selector.difficulty import Adapter, Basis, PoolFeatures, attending
+from selector.difficulty import Adapter, Basis, PoolFeatures, kernel
 from selector.difficulty.attention import AttentionEstimator
 from tests.difficulty.adapters import random_adapter
 from tests.difficulty.simulation import batch_of, features_of
@@ -99,7 +99,7 @@ def test_many_references_are_attended_to_in_blocks(monkeypatch: pytest.MonkeyPat
     references = np.arange(40, 110)
     found = []
     for block in (4096, 32, 7):
-        monkeypatch.setattr(attending, "_BLOCK", block)
+        monkeypatch.setattr(kernel, "BLOCK", block)
         estimator = AttentionEstimator(adapter, 256, "NONE")
         estimator.observe(batch_of(3, references, _measured(features, references)))
         found.append(estimator.estimate(features, 4).difficulty)

@@ -103,7 +103,7 @@ def test_looks_that_wait_for_an_estimate_keep_nobody_waiting(tmp_path: Path) -> 
 def test_a_process_that_cannot_be_started_leaves_selections_degraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(threads: int) -> None:
+    def failing(threads: int, device: str) -> None:
         raise OSError(errno.EAGAIN, "no more processes")
 
     monkeypatch.setattr("selector.predictor.process._Child", failing)

@@ -16,6 +16,7 @@ from scipy.special import logit
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.attending import Attending
 from selector.difficulty.estimate import PoolFeatures
+from selector.difficulty.kernel import NUMPY, Kernel
 from selector.difficulty.reference_set import References
 
 ATTENTION_SLOPE = 0.5
@@ -28,9 +29,9 @@ _MARGIN = 1e-3
 class AttentionColumn:
     """Computes the column; a function of its arguments alone, so that copies of an estimator share it."""
 
-    def __init__(self, adapter: Adapter, size: int) -> None:
-        """``size``: the most references attended to."""
-        self._attending = Attending(adapter)
+    def __init__(self, adapter: Adapter, size: int, kernel: Kernel = NUMPY) -> None:
+        """``size``: the most references attended to; ``kernel``: see ``selector.difficulty.attending``."""
+        self._attending = Attending(adapter, kernel=kernel)
         self._size = size
 
     def __call__(
