@@ -21,6 +21,7 @@ STUBS_PYTHON ?= $(shell for python in $(PYTHON) python3.11 python3.10; do \
 	&& echo $$python && break; done)
 
 JSON ?=
+ONLY ?=
 OPERATIONS ?= 20000
 PYTEST_ARGS ?=
 LISTEN ?= 127.0.0.1:50051
@@ -32,7 +33,8 @@ SEED ?= 0
 MINUTES ?= 10
 TRAINERS ?= trl verl openrlhf
 
-.PHONY: help demo serve test test-slow test-adapters test-compat resume lint audit fuzz crash soak stubs stubs-check clean
+.PHONY: help demo serve test test-slow test-adapters test-compat resume lint audit fuzz crash soak bench docs stubs stubs-check \
+	clean
 
 help:  ## this list
 	@echo "Targets:"
@@ -91,6 +93,12 @@ fuzz: $(VENV)/.installed-dev  ## hostile input for every RPC and stored format; 
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED) --jobs 2 \
 		$(if $(JSON),--json "$(JSON)")
 
+bench: $(VENV)/.installed-dev  ## what the service costs beside its alternatives, an hour; ONLY=predict for one, JSON=file
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m bench.performance $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json "$(JSON)")
+
+docs: $(VENV)/.installed-dev  ## checks that links, pictures and commands that the pages name are there
+	@$(VENV)/bin/python scripts/check_docs.py
+
 stubs: $(STUBS_VENV)/.installed  ## writes selector/v1 anew from proto/
 	@$(STUBS_VENV)/bin/python scripts/generate_stubs.py
 
@@ -103,7 +111,7 @@ else
 endif
 
 clean:  ## removes what building, testing and the demo left; keeps .venv
-	rm -rf build dist *.egg-info demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info demo-output bench-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf .venv-compat $(STUBS_VENV) $(AUDIT_VENV)
 	find selector clients trainer_adapters scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,8 +1,10 @@
 """Pictures of what the other modules wrote: ``python -m bench.performance.pictures FILE.json… --ratios OUT.png``.
 
-One bar for every figure that has a baseline, how many times better ours is, on a logarithmic axis: blue where what was
-to be reached (the mark) is reached, orange where it is not, grey where nothing was set. A line ends at the smallest and
-the largest pair of a run. Shares of batches that are the same are left out.
+``--ratios``: one bar for every figure that has a baseline, how many times better ours is, on a logarithmic axis: blue
+where what was to be reached (the mark) is reached, orange where it is not, grey where nothing was set. A line ends at
+the smallest and the largest pair of a run. Shares of batches that are the same are left out.
+
+``--growth``: of what ``long_run`` wrote, memory and files as the steps went by.
 """
 
 from __future__ import annotations
@@ -16,6 +18,14 @@ from typing import Any
 from bench.performance.figures import SAME
 from selector.picture_style import LIGHT, Theme, blank, dress, written
 
+_PANELS = {
+    "memory, MiB": {
+        "server": "server",
+        "predictor": "predictor",
+        "server mapped": "files that the server maps, which the system can take back",
+    },
+    "files, MiB": {"database": "state.db", "replay": "replay groups", "others": "embeddings, snapshots, reserve"},
+}
 _REACHED, _MISSED, _OPEN, _MARK = "#0072b2", "#d55e00", "#8c959f", "#009e73"
 
 
@@ -57,6 +67,25 @@ def ratios(figures: Sequence[dict[str, Any]], theme: Theme = LIGHT) -> bytes:
     return written(picture)
 
 
+def growth(figures: Sequence[dict[str, Any]], theme: Theme = LIGHT) -> bytes:
+    """The picture of a long run, as PNG."""
+    series = {
+        each["name"].partition(" over ")[0]: each["detail"]["series"] for each in figures if "series" in each["detail"]
+    }
+    series["database"] = series.pop("database of a step")
+    picture = blank(9.5, 3.2, theme)
+    for axes, title, names in zip(picture.subplots(1, 2), _PANELS, _PANELS.values(), strict=True):
+        dress(axes, theme)
+        for name, colour in zip(names, (_REACHED, _MISSED, _MARK), strict=True):
+            steps, values = zip(*series[name], strict=True)
+            axes.plot(steps, values, color=colour, label=names[name])
+        axes.set_title(title, fontsize=9, color=theme.ink)
+        axes.set_xlabel("steps")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8, frameon=False, labelcolor=theme.ink)
+    return written(picture)
+
+
 def main() -> None:
     """Draw and write."""
     parser = argparse.ArgumentParser(
@@ -65,9 +94,16 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", type=Path, nargs="+", help="written with --json")
-    parser.add_argument("--ratios", type=Path, required=True, help="the picture")
+    parser.add_argument("--ratios", type=Path, help="the picture of ratios")
+    parser.add_argument("--growth", type=Path, help="the picture of a long run")
     arguments = parser.parse_args()
-    arguments.ratios.write_bytes(ratios(read(arguments.files)))
+    if not (arguments.ratios or arguments.growth):
+        parser.error("expected --ratios, --growth or both")
+    figures = read(arguments.files)
+    if arguments.ratios:
+        arguments.ratios.write_bytes(ratios(figures))
+    if arguments.growth:
+        arguments.growth.write_bytes(growth(figures))
 
 
 if __name__ == "__main__":
