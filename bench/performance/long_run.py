@@ -159,7 +159,7 @@ def figures(samples: list[Sample], empty: int, again: Sample, prompts: int) -> l
         slope = float(np.polyfit([each.steps for each in warm], values, 1)[0]) * 1000 if len(warm) > 1 else 0.0
         series = [[each.steps, getattr(each, name) * scale] for each in samples]
         return Figure(
-            f"{name.replace('_', ' ')} over {steps:,} steps",
+            f"{name.removesuffix('_s').replace('_', ' ')} over {steps:,} steps",
             first,
             last,
             first / last,
