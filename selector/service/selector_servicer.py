@@ -289,9 +289,12 @@ class SelectorServicer(pb_grpc.SelectorServiceServicer):
                 self._batches.of(found)
             return None
 
+        def fold_log() -> None:
+            self._runs.find(run_id).store.fold_log()
+
         self._lanes.aside(run_id, prepare_next)
         # In no run's lane: its next call need not wait.
-        self._lanes.aside("", self._runs.find(run_id).store.fold_log)
+        self._lanes.aside("", fold_log)
         return pb.ReportOutcomesResponse(
             applied_groups=result.applied_groups,
             informative_groups=result.informative_groups,

@@ -32,7 +32,7 @@ _BUSY_TIMEOUT_MS = 30_000
 _CONNECTIONS_KEPT = 8
 
 # Transactions between two folds of the log, at least. SQLite itself folds it when it has a thousand pages, which is
-# after some ten steps with batches of a thousand prompts, and within whichever transaction that is.
+# after some thirty steps with batches of a thousand prompts, and within whichever transaction that is.
 _FOLDED_AFTER = 8
 
 # SQLite's user_version, which counts the transactions from 1, is a number of 31 bits. 0 = nobody counted.
