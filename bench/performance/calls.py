@@ -76,6 +76,7 @@ class Training:
 
 def _keep_predicting(target: str, prompts: int, end: Connection) -> None:
     """A process: while it is told to, has the service estimate another run again and again."""
+    logging.getLogger("selector.client").setLevel(logging.ERROR)
     client = made(target, "other", prompts)
     working = threading.Event()
     end.send("ready")
@@ -168,17 +169,18 @@ def waits(prompts: int, batch: int, steps: int, pause_s: float) -> dict[str, lis
             training.step()
             time.sleep(pause_s)
         while len(found["predicting"]) < steps:
-            for _ in range(min(_BLOCK, steps)):
-                _until_still(served)
-                found["at once"].append(training.step())
-            for mode, told, pause in (("idle", "rest", pause_s), ("predicting", "work", 2 * pause_s)):
+            for mode, told, pause in (
+                ("at once", "rest", lambda: _until_still(served)),
+                ("idle", "rest", lambda: time.sleep(pause_s)),
+                ("predicting", "work", lambda: time.sleep(2 * pause_s)),
+            ):
                 other.send(told)
                 other.recv()
                 # What was under way is over, and the batch was chosen.
                 time.sleep(2 * pause_s)
                 for _ in range(min(_BLOCK, steps)):
+                    pause()
                     found[mode].append(training.step())
-                    time.sleep(pause)
     return found
 
 
