@@ -110,7 +110,8 @@ def trained(state: Path, prompts: int, batch: int, steps: int, every: int) -> tu
                 # What was asked for is there: the processes are at rest.
                 client.predict_difficulty(["prompt-0"])
                 found.append(_sample(done, served, client, state, cpu))
-                print(f"{done:,} of {steps:,} steps", file=sys.stderr, flush=True)
+                # Hours of a run that is cut short are not lost.
+                print(found[-1], file=sys.stderr, flush=True)
                 cpu = (cpu[0] + found[-1].server_cpu_s, cpu[1] + found[-1].predictor_cpu_s)
             if done < steps:
                 training.step(done, 3.0 * done / steps)
