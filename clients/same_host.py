@@ -51,7 +51,7 @@ class Memory:
 
     def __init__(self) -> None:
         """Raises OSError when there is none to be had."""
-        self._descriptor = os.memfd_create("selector-replay", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._descriptor = os.memfd_create(shared.NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.close = weakref.finalize(self, os.close, self._descriptor)
         os.fchmod(self._descriptor, 0o600)
         # What is mapped must not be cut off.

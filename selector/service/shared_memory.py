@@ -2,8 +2,8 @@
 
 The caller's rights are those of its token, as with any call: the memory is the caller's own, and nothing of the
 service's is shown to it. That it is the caller's own is what the key says: the service opens what the caller names,
-which could be anything of any process that the service's user may look into, and reads or writes nothing but anonymous
-memory that begins with the key. The kernel lets one process open another's memory when both have the same user, or the
+which could be anything of any process that the service's user may look into, the service's own included, and reads or
+writes nothing but anonymous memory that was made for it, as its name says, and begins with the key. The kernel lets one process open another's memory when both have the same user, or the
 service is root, and when it sees the other in /proc.
 """
 
@@ -30,6 +30,8 @@ else:
     import fcntl
 
 _MOST_PROCESS = 2**31 - 1
+# Other memory, a pool's embeddings for one, may begin with what the caller knows.
+_LINK = f"/memfd:{shared.NAME} (deleted)"
 
 
 class SharedMemory:
@@ -115,6 +117,8 @@ def _reach(memory: pb.SharedMemory) -> SharedMemory | None:
     except OSError:
         return None
     try:
+        if os.readlink(f"/proc/self/fd/{found}") != _LINK:
+            return None
         about = os.fstat(found)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink:
             return None

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from selector.v1.wire import Part
 
+# By which the service knows what is lent to it, whatever it begins with.
+NAME = "selector-replay"
 KEY_BYTES = 32
 # Linux takes so many parts at once.
 _MOST_PARTS = 1024

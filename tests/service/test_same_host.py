@@ -306,7 +306,14 @@ def _memory() -> int:
     return memory
 
 
-@pytest.mark.parametrize("opened", [_pipe, _file, _named_file, _memory, lambda: os.open("/dev/null", os.O_RDWR)])
+def _other_memory() -> int:
+    """As the service itself has it for embeddings: whoever registered the first of them knows how it begins."""
+    memory = os.memfd_create("selector")
+    os.write(memory, bytes(2**20))
+    return memory
+
+
+@pytest.mark.parametrize("opened", [_pipe, _file, _named_file, _memory, _other_memory, lambda: os.open("/dev/null", os.O_RDWR)])
 def test_nothing_but_memory_with_the_key_is_touched(replay: Any, opened: Callable[[], int]) -> None:
     """Whoever names what is another's, the server's own files included, has nothing read or written."""
     descriptor = opened()
@@ -326,7 +333,7 @@ def test_nothing_but_memory_with_the_key_is_touched(replay: Any, opened: Callabl
 
 def test_messages_that_are_not_there_or_none_are_refused(replay: Any, prepared: Any) -> None:
     key = secrets.token_bytes(32)
-    descriptor = os.memfd_create("any name")
+    descriptor = os.memfd_create("selector-replay")
     os.write(descriptor, key + b"\xff" * 100)
     named = pb.SharedMemory(process=os.getpid(), descriptor=descriptor, key=key)
     for sizes, said in (
@@ -350,7 +357,7 @@ def test_messages_that_are_not_there_or_none_are_refused(replay: Any, prepared: 
 def test_memory_cut_off_under_the_service_is_a_short_read(replay: Any) -> None:
     """What the caller does to its memory meanwhile harms the caller alone."""
     key = secrets.token_bytes(32)
-    descriptor = os.memfd_create("unsealed")
+    descriptor = os.memfd_create("selector-replay")
     os.ftruncate(descriptor, 2**20)
     os.pwrite(descriptor, key, 0)
     named = pb.SharedMemory(process=os.getpid(), descriptor=descriptor, key=key)
