@@ -13,6 +13,8 @@ Part = bytes | memoryview
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+# Of a tag or a size: protobuf refuses longer ones, though they may stand for the same number.
+_LONGEST_UINT32 = 5
 
 
 def delimited(field: int, parts: Iterable[Part]) -> list[Part]:
@@ -39,10 +41,10 @@ def split(message: memoryview, fields: Container[int]) -> tuple[bytes, list[tupl
     try:
         while at < len(message):
             begin = at
-            tag, at = _varint(message, at)
+            tag, at = _varint(message, at, _LONGEST_UINT32)
             kind = tag & 7
             if kind == _DELIMITED:
-                size, at = _varint(message, at)
+                size, at = _varint(message, at, _LONGEST_UINT32)
                 at += size
                 if at <= len(message) and tag >> 3 in fields:
                     found.append((tag >> 3, message[at - size : at]))
@@ -62,14 +64,14 @@ def split(message: memoryview, fields: Container[int]) -> tuple[bytes, list[tupl
     return b"".join(rest), found
 
 
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
+def _varint(message: memoryview, at: int, longest: int = _LONGEST_VARINT) -> tuple[int, int]:
     """The number at a place, and the place behind it."""
     number = message[at]
     at += 1
     if number < 0x80:
         return number, at
     number &= 0x7F
-    for shift in range(7, 7 * _LONGEST_VARINT, 7):
+    for shift in range(7, 7 * longest, 7):
         byte = message[at]
         at += 1
         number |= (byte & 0x7F) << shift

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 
 from clients import RolloutGroup
 from selector.v1 import replay_service_pb2 as pb
-from selector.v1.wire import delimited
+from selector.v1.wire import delimited, split
 
 
 def _group(tokens: int, **changes: Any) -> RolloutGroup:
@@ -65,3 +66,23 @@ def test_a_field_is_delimited_as_protobuf_does_it(size: int) -> None:
     content = bytes(size)
     expected = pb.Column(data=content).SerializeToString() or b"\x22\x00"
     assert b"".join(delimited(4, [content[: size // 3], memoryview(content)[size // 3 :]])) == expected
+
+
+@pytest.mark.parametrize("bytes_of_tag, bytes_of_size", [(1, 1), (5, 5), (6, 1), (1, 6), (10, 10)])
+def test_what_protobuf_cannot_decode_is_not_split(bytes_of_tag: int, bytes_of_size: int) -> None:
+    """The service stores what it received, and other clients decode it with protobuf."""
+    column = pb.Column(name="n").SerializeToString() + _longer(4 << 3 | 2, bytes_of_tag) + _longer(3, bytes_of_size)
+    message = memoryview(column + b"abc")
+    if max(bytes_of_tag, bytes_of_size) <= 5:
+        assert pb.Column.FromString(bytes(message)).data == b"abc"
+        assert [(number, bytes(content)) for number, content in split(message, (4,))[1]] == [(4, b"abc")]
+        return
+    with pytest.raises(DecodeError):
+        pb.Column.FromString(bytes(message))
+    with pytest.raises(ValueError, match="does not end"):
+        split(message, (4,))
+
+
+def _longer(number: int, size: int) -> bytes:
+    """A small number as a varint of so many bytes."""
+    return bytes([number]) if size == 1 else bytes([number | 0x80, *[0x80] * (size - 2), 0])
