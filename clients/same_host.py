@@ -5,7 +5,8 @@ not (it is behind a forwarded port, in a container that does not see this proces
 travels over the connection, and it is not offered any for a while. Linux alone has such memory.
 
 Memory is used again, because touching fresh memory costs more than copying into it: once a call has ended well, and
-nobody has a view of what it sampled any more. Of any other call the service may still be reading or writing it.
+nobody has a view of what it sampled any more. Of any other call the service may still be reading or writing it; and of
+memory from before a fork the other process may have views, in the data set of a worker for example.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 from selector.v1 import memory as shared
 from selector.v1 import replay_service_pb2 as pb
@@ -49,16 +51,30 @@ class Memory:
         close: lets go of it, which otherwise happens when nobody holds it any more.
     """
 
+    # That this process has been on either side of.
+    _forks: ClassVar[int] = 0
+
     def __init__(self) -> None:
         """Raises OSError when there is none to be had."""
         self._descriptor = os.memfd_create(shared.NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.close = weakref.finalize(self, os.close, self._descriptor)
+        self._made_after = Memory._forks
         os.fchmod(self._descriptor, 0o600)
         # What is mapped must not be cut off.
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self._key = secrets.token_bytes(shared.KEY_BYTES)
         self._size = shared.write(self._descriptor, [self._key], 0)
         self.prepare(0)
+
+    @classmethod
+    def forked(cls) -> None:
+        """This process has forked, or is the new one."""
+        cls._forks += 1
+
+    @property
+    def own(self) -> bool:
+        """No other process may have views of it."""
+        return self._made_after == Memory._forks
 
     def prepare(self, size: int) -> None:
         """Begin anew, with room for ``size`` bytes of messages: taken here, it counts as memory of this process.
@@ -114,6 +130,10 @@ class Memory:
             weakref.finalize(mapped, free, self).atexit = False
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=Memory.forked, after_in_child=Memory.forked)
+
+
 class SameHost:
     """What a client has lent, and whether it may lend more; threads may share it.
 
@@ -163,6 +183,9 @@ class SameHost:
             return None
         with self._lock:
             memory = self._idle.pop() if self._idle else None
+        if memory is not None and not memory.own:
+            memory.close()
+            memory = None
         with suppress(OSError):
             memory = memory or Memory()
             memory.prepare(size)
@@ -170,6 +193,10 @@ class SameHost:
         return None
 
     def _give_back(self, memory: Memory) -> None:
+        if not memory.own:
+            # In a new process the lock may be held for ever, by a thread that is not there.
+            memory.close()
+            return
         with self._lock:
             if memory.used and not self._closed and len(self._idle) < _MOST_IDLE:
                 self._idle.append(memory)

@@ -3,8 +3,8 @@
 The caller's rights are those of its token, as with any call: the memory is the caller's own, and nothing of the
 service's is shown to it. That it is the caller's own is what the key says: the service opens what the caller names,
 which could be anything of any process that the service's user may look into, the service's own included, and reads or
-writes nothing but anonymous memory that was made for it, as its name says, and begins with the key. The kernel lets one process open another's memory when both have the same user, or the
-service is root, and when it sees the other in /proc.
+writes nothing but anonymous memory that was made for it, as its name says, and begins with the key. The kernel lets one
+process open another's memory when both have the same user, or the service is root, and when it sees the other in /proc.
 """
 
 from __future__ import annotations

@@ -272,6 +272,27 @@ def test_memory_counts_as_if_it_were_sent(tmp_path: Path, reached: list[bool]) -
     service.close()
 
 
+def test_a_worker_that_was_forked_keeps_the_sample_it_sees(prepared: Any) -> None:
+    """A data set's workers, while the trainer goes on sampling."""
+    client = prepared()
+    for step in range(2):
+        client.push_rollouts(step, made(step))
+        sample = client.sample_rollouts(step, GROUPS, order="newest")
+    look, looks = os.pipe()
+    worker = os.fork()
+    if not worker:
+        os.read(look, 1)
+        os._exit(0 if content(sample) == content(made(1)) else 1)
+    del sample
+    for step in range(2, 5):
+        client.push_rollouts(step, made(step))
+        assert content(client.sample_rollouts(step, GROUPS, order="newest")) == content(made(step))
+    os.write(looks, b"!")
+    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 0
+    os.close(look)
+    os.close(looks)
+
+
 # What may be named
 
 
@@ -313,7 +334,9 @@ def _other_memory() -> int:
     return memory
 
 
-@pytest.mark.parametrize("opened", [_pipe, _file, _named_file, _memory, _other_memory, lambda: os.open("/dev/null", os.O_RDWR)])
+@pytest.mark.parametrize(
+    "opened", [_pipe, _file, _named_file, _memory, _other_memory, lambda: os.open("/dev/null", os.O_RDWR)]
+)
 def test_nothing_but_memory_with_the_key_is_touched(replay: Any, opened: Callable[[], int]) -> None:
     """Whoever names what is another's, the server's own files included, has nothing read or written."""
     descriptor = opened()
