@@ -34,10 +34,10 @@ class PushedGroup:
 
 @dataclass(frozen=True)
 class PushMessage:
-    """A message: what it says besides its groups, and these."""
+    """A message: what it says besides its groups, and these, each encoded."""
 
     head: pb.PushRolloutsRequest
-    groups: tuple[PushedGroup, ...]
+    groups: tuple[memoryview, ...]
 
     @property
     def run_id(self) -> str:
@@ -53,13 +53,21 @@ def decode_push(data: bytes) -> PushMessage:
     """
     try:
         head, groups = split(memoryview(data), (_GROUPS,))
-        return PushMessage(pb.PushRolloutsRequest.FromString(head), tuple(_group(encoded) for _, encoded in groups))
+        return PushMessage(pb.PushRolloutsRequest.FromString(head), tuple(encoded for _, encoded in groups))
     except ValueError as error:
         raise DecodeError(str(error)) from error
 
 
-def _group(encoded: memoryview) -> PushedGroup:
-    head, payload = split(encoded, _PAYLOAD)
-    return PushedGroup(
-        pb.RolloutGroup.FromString(head), {_PAYLOAD[number]: content for number, content in payload}, encoded
-    )
+def decode_group(encoded: memoryview) -> PushedGroup:
+    """A group of a message; nothing large is copied.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    try:
+        head, payload = split(encoded, _PAYLOAD)
+        return PushedGroup(
+            pb.RolloutGroup.FromString(head), {_PAYLOAD[number]: content for number, content in payload}, encoded
+        )
+    except ValueError as error:
+        raise DecodeError(str(error)) from error

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from selector.batches import shard_share
 from selector.errors import FieldViolation, ServiceError, invalid
@@ -25,7 +26,7 @@ from selector.service.calls import Calls
 from selector.service.group_messages import group_columns
 from selector.service.lanes import Lanes
 from selector.service.limits import Limits
-from selector.service.pushed_groups import PushedGroup, PushMessage
+from selector.service.pushed_groups import PushedGroup, PushMessage, decode_group
 from selector.service.rpc import RpcObserver, streaming, unary
 from selector.service.shared_memory import SharedMemory
 from selector.v1 import replay_service_pb2 as pb
@@ -245,13 +246,17 @@ class _Push:
         """Check the groups of the next messages.
 
         Raises:
-            ServiceError: too many of the stream's groups are not sound for going on with the rest.
+            ServiceError: too many of the stream's groups are not sound for going on with the rest, or one is none.
         """
-        for group in chain.from_iterable(message.groups for message in messages):
+        for encoded in chain.from_iterable(message.groups for message in messages):
             if len(self.refused) >= _MOST_REFUSED:
                 raise self.refusal()
             position = self._seen
             self._seen += 1
+            try:
+                group = decode_group(encoded)
+            except DecodeError:
+                raise invalid(f"groups[{position}]", "expected a group; got bytes that cannot be decoded") from None
             try:
                 checked = self._checked(run, step, group)
             except GroupRefused as refusal:

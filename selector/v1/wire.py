@@ -13,6 +13,8 @@ Part = bytes | memoryview
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+# Each is looked at in turn, and costs more here than in protobuf; nothing that is meant has so many.
+_MOST_FIELDS = 100_000
 # Of a tag or a size: protobuf refuses longer ones, though they may stand for the same number.
 _LONGEST_UINT32 = 5
 
@@ -37,10 +39,13 @@ def split(message: memoryview, fields: Container[int]) -> tuple[bytes, list[tupl
     """
     rest: list[memoryview] = []
     found: list[tuple[int, memoryview]] = []
-    at = left = 0
+    at = left = seen = 0
     try:
         while at < len(message):
             begin = at
+            seen += 1
+            if seen > _MOST_FIELDS:
+                raise ValueError(f"expected at most {_MOST_FIELDS} fields; got more")
             tag, at = _varint(message, at, _LONGEST_UINT32)
             kind = tag & 7
             if kind == _DELIMITED:
