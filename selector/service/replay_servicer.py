@@ -147,9 +147,11 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         )
         if end.shortfall:
             end.shortfall_reason = selector_service_pb2.SHORTFALL_REASON_BUFFER_TOO_SMALL
-        piece = min(_FRAME_BYTES if memory is None else _WRITTEN_BYTES, self._largest_group)
         sent, parts = 0, list[Part]()
         while sent < len(sample.positions):
+            # What has no room is sent, and must not be too large for that.
+            written = memory is not None and memory.room >= _WRITTEN_BYTES + _FRAME_BYTES
+            piece = min(_WRITTEN_BYTES if written else _FRAME_BYTES, self._largest_group)
             parts, count = await self._lanes.run(run_id, partial(self._groups, run, sample, sent, piece), context)
             sent += count
             if sent < len(sample.positions):

@@ -61,6 +61,11 @@ class SharedMemory:
         except DecodeError:
             raise invalid(field, "expected a message of the method's type; got bytes that cannot be decoded") from None
 
+    @property
+    def room(self) -> int:
+        """Bytes that can still be written."""
+        return self._end - self._at
+
     def write(self, parts: Sequence[Part]) -> int:
         """Add a message; its bytes, or 0 if there is no room."""
         size = sum(map(len, parts))

@@ -233,6 +233,16 @@ def test_what_has_no_room_in_the_memory_is_sent(prepared: Any, reached: list[boo
     assert sizes[0] < 9 * 2**20 < sum(group.nbytes for group in large) < sizes[1]
 
 
+def test_what_has_no_room_is_sent_in_messages_of_ordinary_size(prepared: Any) -> None:
+    """A client that takes none beyond 2 MiB, and lent too little memory, gets its groups nevertheless."""
+    client = prepared(max_message_bytes=2 * 2**20)
+    groups = made(0, 48, tokens=40_000)
+    # Of what this client lent to a push there would be enough.
+    prepared(same_host=False).push_rollouts(0, groups)
+    client.sample_rollouts(0, 2)
+    assert content(client.sample_rollouts(1, 48)) == content(groups)
+
+
 def test_many_clients_at_once_get_their_own_bytes(own_service: InProcessService, reached: list[bool]) -> None:
     def trainer(number: int) -> bool:
         client = SelectorClient(own_service.address, f"run-{number % 4}", timeout_s=120)
