@@ -26,8 +26,11 @@ TOLERANCE = 1e-4
 BLOCK = 4096
 
 CPU, TORCH_CPU = "cpu", "torch-cpu"
-DEVICES = re.compile(r"cpu|torch-cpu|cuda(:\d+)?")
-"""``cpu`` is numpy's, ``torch-cpu`` is torch's, which is there to be compared with, and the others are GPUs."""
+DEVICES = re.compile(r"cpu|torch-cpu|cuda(:[0-9]{1,2})?")
+"""``cpu`` is numpy's, ``torch-cpu`` is torch's, which is there to be compared with, and the others are GPUs.
+
+torch keeps a device's number in 8 bits: to it, cuda:256 is cuda:0.
+"""
 
 Rows = Any
 

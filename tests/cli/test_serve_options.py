@@ -166,6 +166,8 @@ def test_an_unreadable_file_is_a_usage_error_that_names_it(
         (["--metrics-listen", "host:port"], "--metrics-listen"),
         (["--workers", "0"], "--workers"),
         (["--predictor-device", "gpu"], "--predictor-device"),
+        (["--predictor-device", "cuda:256"], "--predictor-device"),
+        (["--predictor-device", "cuda:\N{ARABIC-INDIC DIGIT ONE}"], "--predictor-device"),
         (["--grace-s", "inf"], "--grace-s"),
         (["--grace-s", "nan"], "--grace-s"),
         (["--adapter", "=file"], "--adapter"),
