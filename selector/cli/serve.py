@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,9 @@ def serve(config: Path | None, log_level: str, token: str, **values: Any) -> Non
 def _allow_open_files() -> None:
     """As many as may be: every connection takes one, and the usual soft limit of 1,024 is for what calls select()."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # Refused where the hard limit is one that no process may have; what there is has to do then.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(settings: Any) -> int:

@@ -193,3 +193,11 @@ def test_a_service_may_open_as_many_files_as_the_system_lets_it(tmp_path: Path) 
         assert resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE) == (most, most)
     finally:
         assert service.terminate() == 0
+
+
+def test_a_service_starts_where_the_system_lets_it_open_no_more_files(tmp_path: Path) -> None:
+    """As on macOS without a hard limit, and on Linux when that is beyond fs.nr_open."""
+    refused = "def refused(*_): raise ValueError('current limit exceeds maximum limit')"
+    (tmp_path / "sitecustomize.py").write_text(f"import resource\n{refused}\nresource.setrlimit = refused\n")
+    service = ServiceProcess(tmp_path / "state", environment={"PYTHONPATH": str(tmp_path)})
+    assert service.terminate() == 0
