@@ -94,11 +94,14 @@ class Database:
         """
         with self._writing:
             number = self._number % _NUMBERS + 1
+            begun = False
             try:
                 with self._written(number) as connection:
+                    begun = True
                     yield connection
             except ServiceError as error:
-                if error.reason is Reason.STORAGE_FAILED:
+                # Where another program has the file locked, nothing was written, and all would wait for it once more.
+                if begun and error.reason is Reason.STORAGE_FAILED:
                     self._overwrite()
                 raise
             self._number = number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from clients import Unavailable
 from clients.retry import RetryPolicy
 from selector.errors import ServiceError
 from selector.pool import PromptRecord
@@ -90,6 +92,29 @@ def test_writers_take_turns_beyond_the_busy_timeout(tmp_path: Path, monkeypatch:
     assert {run.id for run in store.runs()} == set(ids)
     assert all(len(store.prompts(run)) == 200 for run in ids)
     database.close()
+
+
+def test_a_lock_of_another_program_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was written that would have to be written over; all runs wait as long as one writer does."""
+    monkeypatch.setattr(databases, "_BUSY_TIMEOUT_MS", 1)
+    tried: list[int] = []
+    written = Database._written
+    monkeypatch.setattr(Database, "_written", lambda self, number: tried.append(number) or written(self, number))
+    service = InProcessService(tmp_path)
+    try:
+        client = service.client("r", retry=RetryPolicy(max_attempts=1))
+        client.create_run({})
+        tried.clear()
+        other = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="locked"):
+            client.register_prompts(["p"], ["a question"])
+        assert len(tried) == 1
+        other.execute("ROLLBACK")
+        other.close()
+        assert client.register_prompts(["p"], ["a question"]).added == 1
+    finally:
+        service.close()
 
 
 def test_every_thread_can_read_at_once(database: Database) -> None:
