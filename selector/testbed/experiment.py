@@ -10,14 +10,14 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from clients import RolloutGroup, SelectorClient
 from selector.testbed.arms import Arm
-from selector.testbed.grpo import Group, GRPOConfig, StepFigures, Trainer, rollout
+from selector.testbed.grpo import Group, GRPOConfig, StepFigures, Trainer, joined, rollout
 from selector.testbed.oracle import OracleSelector
 from selector.testbed.policy import RESPONSE_WIDTH, Policy, pad, prompt_tokens, success_probability
 from selector.testbed.record import ArmRun, Evaluation, correlation, mean_or_none
@@ -25,34 +25,41 @@ from selector.testbed.tasks import Prompt, PromptSets
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "log_prob_mode": "processed"}
 _REGISTER_TIMEOUT_S = 600.0
+# Of a step, while dropped groups are refilled.
+_MOST_ROUNDS = 10
 
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """Size of the job: steps, groups in a batch, rollouts in a group, and steps between two measurements."""
+    """Size of the job: steps, groups in a batch, rollouts in a group, and steps between two measurements.
+
+    ``most_rollouts`` ends the training earlier, after the step that reaches it; 0 = never.
+    """
 
     steps: int = 60
     batch_groups: int = 64
     group_size: int = 8
     evaluate_every: int = 3
     measure_pool_every: int = 20
+    most_rollouts: int = 0
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What to roll out and replay in a step."""
+    """What to roll out and replay in a round of a step, and whether another round may follow."""
 
     prompts: list[Prompt]
     counts: list[int]
     predicted: np.ndarray
     replay_groups: int
+    another_round: bool
 
 
 def prepare_run(client: SelectorClient, arm: Arm, seed: int, pool: Sequence[Prompt], config: ExperimentConfig) -> None:
     """Creates the arm's run and registers the pool. Again with the same arguments it changes nothing."""
     client.create_run(
-        {"preset": arm.preset, "seed": seed, "group_size": config.group_size, "sampling": SAMPLING},
+        {**arm.config, "seed": seed, "group_size": config.group_size, "sampling": SAMPLING},
     )
     client.register_prompts(
         [prompt.prompt_id for prompt in pool],
@@ -88,6 +95,8 @@ def run_arm(
     for step in range(config.steps):
         loop.step(step)
         progress()
+        if 0 < config.most_rollouts <= loop.rollouts:
+            break
     return loop.finish()
 
 
@@ -105,11 +114,12 @@ class _ArmLoop:
         self._client, self._policy, self._sets, self._arm, self._seed = client, policy, sets, arm, seed
         self._config, self._cpu_clock = config, cpu_clock
         self._generator = torch.Generator().manual_seed(seed)
-        self._trainer = Trainer(policy, config.grpo, self._generator)
+        self._trainer = Trainer(policy, replace(config.grpo, epochs=arm.epochs), self._generator)
         self._prompt_of = {prompt.prompt_id: prompt for prompt in sets.training}
-        self._oracle = OracleSelector(len(sets.training), seed) if arm.oracle else None
+        self._oracle = OracleSelector(len(sets.training), seed, arm.oracle) if arm.oracle else None
         self._reference_due = client.get_run().reference_due
-        self._rollouts = self._generated = self._informative = self._degraded = 0
+        self.rollouts = 0
+        self._generated = self._informative = self._degraded = 0
         self._cpu_seconds = 0.0
         self._tried: set[str] = set()
         self._evaluations: list[Evaluation] = []
@@ -126,13 +136,9 @@ class _ArmLoop:
         with self._counted():
             if self._reference_due:
                 self._measure_references(step)
-        plan = self._plan(step)
-        self._predicted.append(plan.predicted)
-        self._true.append(1.0 - success_probability(self._policy, plan.prompts))
+        fresh, replay_groups = self._roll_out(step)
         with self._counted():
-            fresh = self._generate(plan.prompts, plan.counts)
-            self._client.report_outcomes(step, _outcomes(fresh))
-            replayed = [self._replayed(g) for g in self._client.sample_rollouts(step, plan.replay_groups)]
+            replayed = [self._replayed(g) for g in self._client.sample_rollouts(step, replay_groups)]
             if self._arm.replay:
                 self._client.push_rollouts(step, [_stored(group, step) for group in fresh])
             figures = self._trainer.update(fresh, replayed)
@@ -146,14 +152,43 @@ class _ArmLoop:
         self._informative += sum(group.informative for group in fresh)
         self._figures.append(figures)
 
+    def _roll_out(self, step: int) -> tuple[list[Group], int]:
+        """The step's groups, from as many rounds as it takes, and how many are to be replayed."""
+        groups: dict[str, Group] = {}
+        wanted, replay_groups = self._config.batch_groups, 0
+        for round_ in range(_MOST_ROUNDS):
+            plan = self._plan(step, round_, wanted)
+            if not plan.prompts:
+                break
+            replay_groups += plan.replay_groups
+            begun = [i for i, prompt in enumerate(plan.prompts) if prompt.prompt_id not in groups]
+            self._predicted.append(plan.predicted[begun])
+            self._true.append(1.0 - success_probability(self._policy, [plan.prompts[i] for i in begun]))
+            with self._counted():
+                fresh = self._generate(plan.prompts, plan.counts)
+                self._client.report_outcomes(step, _outcomes(fresh))
+            for group in fresh:
+                prompt_id = group.prompt.prompt_id
+                groups[prompt_id] = joined(groups[prompt_id], group) if prompt_id in groups else group
+            self._generated += len(begun)
+            if self._arm.refill:
+                wanted = self._config.batch_groups - sum(group.informative for group in groups.values())
+            if not plan.another_round or wanted <= 0:
+                break
+        taught = list(groups.values())
+        if self._arm.refill:
+            # Never none: a step without any contrast is an update of nothing.
+            taught = [group for group in taught if group.informative] or taught
+        return taught, replay_groups
+
     def finish(self) -> ArmRun:
-        self._evaluate(self._config.steps)
+        self._evaluate(len(self._figures))
         weights = [f.max_importance_weight for f in self._figures if f.max_importance_weight is not None]
         return ArmRun(
             arm=self._arm.name,
             seed=self._seed,
-            steps=self._config.steps,
-            rollouts=self._rollouts,
+            steps=len(self._figures),
+            rollouts=self.rollouts,
             generated_groups=self._generated,
             informative_groups=self._informative,
             cpu_seconds=self._cpu_seconds,
@@ -177,7 +212,8 @@ class _ArmLoop:
 
     def _evaluate(self, step: int) -> None:
         accuracy = float(success_probability(self._policy, self._sets.held_out).mean())
-        self._evaluations.append(Evaluation(step, self._rollouts, self._cpu_seconds, accuracy))
+        trained = sum(figures.trained_rollouts for figures in self._figures)
+        self._evaluations.append(Evaluation(step, self.rollouts, self._cpu_seconds, accuracy, trained))
 
     def _measure_pool(self) -> None:
         predictions = self._client.predict_difficulty()
@@ -189,17 +225,17 @@ class _ArmLoop:
         selection = self._client.select_batch(step, purpose="reference")
         prompts = [self._prompt_of[prompt_id] for prompt_id in selection.prompt_ids]
         groups = self._generate(prompts, selection.rollouts.tolist())
+        self._generated += len(groups)
         self._client.report_outcomes(step, _outcomes(groups), purpose="reference")
 
-    def _plan(self, step: int) -> _Plan:
-        batch = self._config.batch_groups
+    def _plan(self, step: int, round_: int, groups: int) -> _Plan:
         if self._oracle is not None:
             difficulty = 1.0 - success_probability(self._policy, self._sets.training)
-            chosen = self._oracle.choose(difficulty, batch, step)
+            chosen = self._oracle.choose(difficulty, groups, step)
             prompts = [self._sets.training[i] for i in chosen]
-            return _Plan(prompts, [self._config.group_size] * len(prompts), difficulty[chosen], 0)
+            return _Plan(prompts, [self._config.group_size] * len(prompts), difficulty[chosen], 0, False)
         with self._counted():
-            selection = self._client.select_batch(step, batch)
+            selection = self._client.select_batch(step, groups, round=round_)
         self._reference_due = selection.reference_due
         self._degraded += selection.degraded
         return _Plan(
@@ -207,12 +243,12 @@ class _ArmLoop:
             selection.rollouts.tolist(),
             selection.predicted_difficulties,
             selection.replay_groups,
+            self._arm.refill,
         )
 
     def _generate(self, prompts: list[Prompt], counts: list[int]) -> list[Group]:
         groups = rollout(self._policy, prompts, counts, self._generator)
-        self._rollouts += sum(counts)
-        self._generated += len(groups)
+        self.rollouts += sum(counts)
         self._tried.update(prompt.prompt_id for prompt in prompts)
         return groups
 

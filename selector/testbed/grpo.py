@@ -7,6 +7,7 @@ replayed groups alike; every row then goes through the same importance-corrected
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,11 @@ from trainer_adapters.loss import ReplayLoss, grpo_replay_loss
 
 @dataclass(frozen=True)
 class GRPOConfig:
-    """Settings of the optimiser; ``clip`` is both the lower and the upper one."""
+    """Settings of the optimiser; ``clip`` is both the lower and the upper one.
+
+    With ``drop_constant`` minibatches are made of groups with contrast alone; otherwise groups without take places,
+    and count in the means.
+    """
 
     learning_rate: float = 5e-4
     warm_up_steps: int = 10
@@ -28,6 +33,8 @@ class GRPOConfig:
     clip: float = 0.2
     gradient_clip: float = 1.0
     minibatch_groups: int = 8
+    drop_constant: bool = False
+    epochs: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,13 @@ class Group:
 
 @dataclass(frozen=True)
 class StepFigures:
-    """What a step looked like. The last two are over the tokens of replayed rows, None when there were none."""
+    """What a step looked like. The last two are over the tokens of replayed rows, None when there were none.
+
+    ``trained_rollouts``: of groups in minibatches, as often as they were gone through.
+    """
 
     updates: int
+    trained_rollouts: int
     clip_fraction: float
     effective_sample_size: float | None
     max_importance_weight: float | None
@@ -106,10 +117,10 @@ class Trainer:
         )
 
     def update(self, fresh: Sequence[Group], replayed: Sequence[Group] = ()) -> StepFigures:
-        """One pass over the groups in shuffled minibatches of whole groups.
+        """``epochs`` passes over the groups in shuffled minibatches of whole groups, as even in size as can be.
 
-        Groups without contrast have no gradient. They count in every mean but are not computed, which changes
-        nothing but the time.
+        Groups without contrast have no gradient, and are not computed. Unless they are dropped they count in every
+        mean, so that leaving them out changes nothing but the time.
         """
         groups = [*fresh, *replayed]
         rows = _stack(groups)
@@ -119,23 +130,31 @@ class Trainer:
         rate = self.config.learning_rate * min(1.0, (self.steps + 1) / self.config.warm_up_steps)
         for parameters in self._optimiser.param_groups:
             parameters["lr"] = rate
-        order = torch.randperm(len(groups), generator=self._generator)
+        counted = torch.flatten(contrast.nonzero()) if self.config.drop_constant else torch.arange(len(groups))
         updates, clipped = 0, 0.0
-        for index in order.split(self.config.minibatch_groups):
-            self._optimiser.zero_grad(set_to_none=False)
-            taught = index[contrast[index]]
-            if len(taught):
-                part = rows.take(taught)
-                log_probs = self.policy.log_probs(part.prompts, part.responses)
-                result = self._loss(log_probs, old[taught], part, float(tokens[index].sum()))
-                result.backward()
-                clipped += result.clip_fraction * result.tokens
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.gradient_clip)
-            self._optimiser.step()
-            updates += 1
+        for _ in range(self.config.epochs):
+            for index in self._minibatches(counted):
+                self._optimiser.zero_grad(set_to_none=False)
+                taught = index[contrast[index]]
+                if len(taught):
+                    part = rows.take(taught)
+                    log_probs = self.policy.log_probs(part.prompts, part.responses)
+                    result = self._loss(log_probs, old[taught], part, float(tokens[index].sum()))
+                    result.backward()
+                    clipped += result.clip_fraction * result.tokens
+                torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.gradient_clip)
+                self._optimiser.step()
+                updates += 1
         self.steps += 1
         sample_size, largest = self._replay_weights(rows, old, len(fresh))
-        return StepFigures(updates, clipped / float(tokens.sum()), sample_size, largest)
+        seen = float(tokens[counted].sum()) * self.config.epochs
+        trained = sum(len(groups[i].outcomes) for i in counted.tolist()) * self.config.epochs
+        return StepFigures(updates, trained, clipped / max(seen, 1.0), sample_size, largest)
+
+    def _minibatches(self, groups: Tensor) -> Sequence[Tensor]:
+        order = groups[torch.randperm(len(groups), generator=self._generator)]
+        count = math.ceil(len(groups) / self.config.minibatch_groups)
+        return torch.tensor_split(order, count) if count else ()
 
     @torch.no_grad()
     def _old_log_probs(self, rows: _Rows, needed: Tensor) -> Tensor:
@@ -168,6 +187,16 @@ class Trainer:
             return None, None
         result = self._loss(old[replayed], old[replayed], rows.take(replayed), 1.0)
         return result.effective_sample_size, result.max_weight
+
+
+def joined(first: Group, more: Group) -> Group:
+    """The rollouts of both, of one prompt and one policy version, as one group."""
+    return Group(
+        first.prompt,
+        torch.cat([first.responses, more.responses]),
+        torch.cat([first.behavior_log_probs, more.behavior_log_probs]),
+        torch.cat([first.outcomes, more.outcomes]),
+    )
 
 
 def _stack(groups: Sequence[Group]) -> _Rows:

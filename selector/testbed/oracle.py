@@ -1,7 +1,7 @@
 """Choosing with exact difficulties: the ceiling for what any prediction can gain.
 
-It is the DEFAULT preset's own rule (score, temperature, uniform share, cool-down), run in the trainer on the true
-difficulty of every prompt. The service never sees these selections, only the outcomes.
+It is the DEFAULT preset's own rule (temperature, uniform share, cool-down) with a score of choice, run in the trainer
+on the true difficulty of every prompt. The service never sees these selections, only the outcomes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from selector.config import PRESETS
+from selector.config import resolve
 from selector.difficulty.estimate import Basis, Estimate
 from selector.selection.choose import choose_train
 from selector.selection.part import Candidates
@@ -22,8 +22,8 @@ _STANDARD_ERROR = 1e-4
 class OracleSelector:
     """Remembers when each of N prompts was last chosen, for the cool-down."""
 
-    def __init__(self, prompts: int, seed: int) -> None:
-        self._config = replace(PRESETS["DEFAULT"], seed=seed)
+    def __init__(self, prompts: int, seed: int, score: str = "LEARNABLE") -> None:
+        self._config = replace(resolve({"score": score}), seed=seed)
         self._last_selected = np.full(prompts, -1, dtype=np.int64)
 
     def choose(self, difficulty: np.ndarray, count: int, step: int) -> np.ndarray:

@@ -24,7 +24,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Settings of the base policy. ``batch`` demonstrations per update; the rate falls linearly after warm-up."""
+    """Settings of the base policy.
+
+    ``batch`` demonstrations per update; the rate falls linearly after warm-up; ``noise`` scales the demonstrator's
+    mistakes.
+    """
 
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     seed: int = 0
@@ -32,10 +36,11 @@ class PretrainConfig:
     batch: int = 128
     learning_rate: float = 4e-3
     warm_up: int = 50
+    noise: float = 1.0
 
     def digest(self) -> str:
         """Changes with every setting, and with the demonstrator's noise."""
-        noise = {task.name: [copy_probability(task.name, level) for level in LEVELS] for task in TASKS}
+        noise = {task.name: [copy_probability(task.name, level, self.noise) for level in LEVELS] for task in TASKS}
         content = json.dumps([FORMAT, asdict(self), noise], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -77,7 +82,7 @@ def pretrain(config: PretrainConfig, progress: Callable[[int, int], None] = lamb
                 rng.integers(len(TASKS), size=config.batch), rng.choice(LEVELS, size=config.batch), strict=True
             )
         ]
-        responses = pad_responses([demonstrate(prompt, rng) for prompt in prompts])[:, None, :]
+        responses = pad_responses([demonstrate(prompt, rng, config.noise) for prompt in prompts])[:, None, :]
         loss = -policy.log_probs(pad_prompts(prompts), responses).sum() / response_mask(responses).sum()
         optimiser.zero_grad()
         loss.backward()

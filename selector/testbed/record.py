@@ -17,12 +17,16 @@ SMOOTHING = 3
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Exact held-out accuracy after ``step`` steps, and what it had cost until then."""
+    """Exact held-out accuracy after ``step`` steps, and what it had cost until then.
+
+    ``trained_rollouts`` went into minibatches, each time that they did: replayed ones count, dropped ones do not.
+    """
 
     step: int
     rollouts: int
     cpu_seconds: float
     accuracy: float
+    trained_rollouts: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +76,12 @@ class ArmRun:
         """Correlation of predicted with true difficulty over the prompts chosen."""
         return correlation(self.predicted, self.true)
 
-    def rollouts_to(self, accuracy: float) -> int | None:
-        """Rollouts generated until the smoothed accuracy first reached ``accuracy``; None if it never did."""
+    def reached_at(self, accuracy: float) -> Evaluation | None:
+        """Where the smoothed accuracy first reached ``accuracy``; None if it never did."""
         values = [e.accuracy for e in self.evaluations]
         for last in range(SMOOTHING - 1, len(values)):
             if np.mean(values[last - SMOOTHING + 1 : last + 1]) >= accuracy:
-                return self.evaluations[last].rollouts
+                return self.evaluations[last]
         return None
 
 
@@ -107,10 +111,10 @@ def reached(runs: Sequence[ArmRun], controls: Sequence[ArmRun]) -> Reached:
     for run in runs:
         control = control_of[run.seed]
         target = control.final_accuracy
-        needed, control_needed = run.rollouts_to(target), control.rollouts_to(target)
-        if needed is not None and control_needed is not None:
-            rollouts.append(needed)
-            ratios.append(needed / control_needed)
+        there, control_there = run.reached_at(target), control.reached_at(target)
+        if there is not None and control_there is not None:
+            rollouts.append(there.rollouts)
+            ratios.append(there.rollouts / control_there.rollouts)
     return Reached(len(runs), tuple(rollouts), tuple(ratios))
 
 

@@ -8,7 +8,7 @@ Everything here is a pure function of the generator that is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,9 +70,13 @@ class Prompt:
         return TASK_BY_NAME[self.task].solve(self.source)
 
 
+# Share of the prompts by task and level; the shares add up to 1.
+Mixture = Mapping[tuple[str, int], float]
+
+
 @dataclass(frozen=True)
 class PromptSets:
-    """Training pool and held-out prompts: all different, both spread evenly over tasks and levels."""
+    """Training pool and held-out prompts: all different, both of the same mixture of tasks and levels."""
 
     training: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
@@ -84,7 +88,8 @@ def random_source(level: int, rng: np.random.Generator) -> str:
 
 
 def make_prompt_sets(seed: int, training: int = 1024, held_out: int = 480) -> PromptSets:
-    """Draws ``training + held_out`` different prompts; the same arguments always give the same sets.
+    """Draws ``training + held_out`` different prompts, even over tasks and levels; the same arguments always give the
+    same sets.
 
     Raises ValueError when there are not that many different shortest sources.
     """
@@ -106,13 +111,45 @@ def make_prompt_sets(seed: int, training: int = 1024, held_out: int = 480) -> Pr
     return PromptSets(training=tuple(prompts[held_out:]), held_out=tuple(prompts[:held_out]))
 
 
-def copy_probability(task: str, level: int) -> float:
-    """How often the demonstrator writes the source's symbol instead of the answer's, per position."""
-    return min(1.0, max(0.0, 0.08 * (level - 1) - 0.04 + TASK_BY_NAME[task].noise_offset))
+def mixed_prompt_sets(mixture: Mixture, seed: int, training: int = 1024, held_out: int = 480) -> PromptSets:
+    """The same with other shares: as many prompts of a task and level as its share says, in a random order.
+
+    Raises ValueError when there are not that many different sources of a task and level.
+    """
+    rng = np.random.default_rng(seed)
+    total = training + held_out
+    prompts: list[Prompt] = []
+    for (task, level), count in _counts(mixture, total).items():
+        if count > len(ALPHABET) ** (2 * level):
+            raise ValueError(f"mixture: there are fewer than {count} sources of level {level} for {task}")
+        cell: dict[Prompt, None] = {}
+        while len(cell) < count:
+            cell[Prompt(task, random_source(level, rng))] = None
+        prompts += cell
+    shuffled = [prompts[i] for i in rng.permutation(total)]
+    return PromptSets(training=tuple(shuffled[held_out:]), held_out=tuple(shuffled[:held_out]))
 
 
-def demonstrate(prompt: Prompt, rng: np.random.Generator) -> str:
+def _counts(mixture: Mixture, total: int) -> dict[tuple[str, int], int]:
+    """Shares as whole numbers that add up to ``total``, the largest remainders rounded up."""
+    exact = {cell: share * total for cell, share in mixture.items()}
+    counts = {cell: int(value) for cell, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda cell: counts[cell] - exact[cell])
+    for cell in by_remainder[: total - sum(counts.values())]:
+        counts[cell] += 1
+    return counts
+
+
+def copy_probability(task: str, level: int, noise: float = 1.0) -> float:
+    """How often the demonstrator writes the source's symbol instead of the answer's, per position.
+
+    ``noise`` scales it: at 0 the demonstrator makes no mistake.
+    """
+    return min(1.0, max(0.0, noise * (0.08 * (level - 1) - 0.04 + TASK_BY_NAME[task].noise_offset)))
+
+
+def demonstrate(prompt: Prompt, rng: np.random.Generator, noise: float = 1.0) -> str:
     """A demonstration of the prompt: its answer, with symbols copied from the source at ``copy_probability``."""
     answer = prompt.answer
-    copied = rng.random(len(answer)) < copy_probability(prompt.task, prompt.level)
+    copied = rng.random(len(answer)) < copy_probability(prompt.task, prompt.level, noise)
     return "".join(prompt.source[i] if copied[i] else symbol for i, symbol in enumerate(answer))

@@ -20,7 +20,8 @@ def run_of(arm: str, accuracies: list[float], seed: int = 0, rollouts_per_step: 
         informative_groups=20 * steps,
         cpu_seconds=11.0 + seed,
         evaluations=tuple(
-            Evaluation(i, rollouts_per_step * i, 0.2 * i, accuracy) for i, accuracy in enumerate(accuracies)
+            Evaluation(i, rollouts_per_step * i, 0.2 * i, accuracy, rollouts_per_step * i)
+            for i, accuracy in enumerate(accuracies)
         ),
         predicted=np.clip(true + rng.normal(0, 0.1, 200), 0, 1),
         true=true,

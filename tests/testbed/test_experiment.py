@@ -15,7 +15,7 @@ from selector.testbed.record import ArmRun
 from selector.testbed.tasks import PromptSets, make_prompt_sets
 from tests.service.running import InProcessService
 
-REPLAYING = Arm("replaying", "DEFAULT", True, False, "The defaults with replay.")
+REPLAYING = Arm("replaying", "The defaults with replay.", replay=True)
 CONFIG = ExperimentConfig(steps=4, batch_groups=8, evaluate_every=2, measure_pool_every=2)
 SHORT = make_prompt_sets(0, training=1080, held_out=36)
 SETS = PromptSets(tuple(p for p in SHORT.training if p.level == 1)[:60], SHORT.held_out)

@@ -13,9 +13,9 @@ from tests.testbed.runs import run_of
 def test_reaching_is_judged_by_the_mean_of_three_evaluations() -> None:
     run = run_of("default", [0.2, 0.6, 0.2, 0.2, 0.5, 0.5, 0.5])
     assert run.final_accuracy == pytest.approx(0.5)
-    assert run.rollouts_to(0.3) == 2 * 512
-    assert run.rollouts_to(0.5) == 6 * 512
-    assert run.rollouts_to(0.51) is None
+    assert run.reached_at(0.3) == run.evaluations[2]
+    assert run.reached_at(0.5) == run.evaluations[6]
+    assert run.reached_at(0.51) is None
 
 
 def test_each_seed_is_compared_with_its_own_control() -> None:
