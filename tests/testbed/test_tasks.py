@@ -17,6 +17,7 @@ from selector.testbed.tasks import (
     copy_probability,
     demonstrate,
     make_prompt_sets,
+    mixed_prompt_sets,
     random_source,
 )
 
@@ -103,3 +104,22 @@ def test_harder_levels_are_demonstrated_worse() -> None:
         noise = [copy_probability(task.name, level) for level in LEVELS]
         assert noise == sorted(noise)
         assert 0.0 <= noise[0] < 0.05 < 0.3 < noise[-1] < 1.0
+
+
+def test_mixtures_have_the_shares_asked_for() -> None:
+    sets = mixed_prompt_sets({("sort", 1): 0.25, ("swap", 6): 0.75}, seed=3, training=101, held_out=50)
+    every = sets.training + sets.held_out
+    assert len(set(every)) == 151
+    assert Counter((prompt.task, prompt.level) for prompt in every) == {("sort", 1): 38, ("swap", 6): 113}
+    assert {prompt.level for prompt in sets.held_out} == {1, 6}
+    assert mixed_prompt_sets({("sort", 1): 0.25, ("swap", 6): 0.75}, 3, 101, 50) == sets
+    with pytest.raises(ValueError, match="mixture: there are fewer than 151 sources of level 1 for sort"):
+        mixed_prompt_sets({("sort", 1): 1.0}, seed=3, training=101, held_out=50)
+
+
+def test_noise_scales_the_demonstrators_mistakes() -> None:
+    assert copy_probability("sort", 4, 0.5) == pytest.approx(copy_probability("sort", 4) / 2)
+    assert copy_probability("sort", 4, 0.0) == 0.0
+    rng = np.random.default_rng(1)
+    prompt = Prompt("reverse", "abcdefghabcd")
+    assert all(demonstrate(prompt, rng, noise=0.0) == prompt.answer for _ in range(20))
