@@ -22,9 +22,13 @@ from selector.testbed.grpo import GRPOConfig
 
 TUNED = Path(__file__).with_name("tuned.json")
 
+_RATES = (2.5e-4, 5e-4, 1e-3)
+# Groups without contrast take places in minibatches, or are left out, which are then smaller for as many updates.
+_MINIBATCHES = (*((False, groups) for groups in (8, 16, 32)), *((True, groups) for groups in (2, 4, 8)))
+
 GRID: tuple[GRPOConfig, ...] = tuple(
     GRPOConfig(learning_rate=rate, minibatch_groups=groups, drop_constant=drop)
-    for rate, groups, drop in itertools.product((2.5e-4, 5e-4, 1e-3), (8, 16, 32), (False, True))
+    for rate, (drop, groups) in itertools.product(_RATES, _MINIBATCHES)
 )
 
 
