@@ -30,10 +30,11 @@ STATE_DIR ?= selector-state
 INPUTS ?= 100000
 KILLS ?= 200
 SEED ?= 0
+SEEDS ?= 8
 MINUTES ?= 10
 TRAINERS ?= trl verl openrlhf
 
-.PHONY: help demo serve test test-slow test-adapters test-compat resume lint audit fuzz crash soak bench docs stubs stubs-check \
+.PHONY: help demo serve test test-slow test-adapters test-compat resume lint audit fuzz crash soak bench learning docs stubs stubs-check \
 	clean
 
 help:  ## this list
@@ -95,6 +96,9 @@ fuzz: $(VENV)/.installed-dev  ## hostile input for every RPC and stored format; 
 
 bench: $(VENV)/.installed-dev  ## what the service costs beside its alternatives, an hour; ONLY=predict for one, JSON=file
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m bench.performance $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json "$(JSON)")
+
+learning: $(VENV)/.installed-dev  ## what choosing and reusing prompts saves a tiny policy, some hours; SEEDS=8 JSON=file
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m bench.learning run --seeds $(SEEDS) $(if $(JSON),--json "$(JSON)")
 
 docs: $(VENV)/.installed-dev  ## checks that links, pictures and commands that the pages name are there
 	@$(VENV)/bin/python scripts/check_docs.py
