@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,12 @@ def test_a_lock_of_another_program_is_waited_for_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(databases, "_BUSY_TIMEOUT_MS", 1)
     tried: list[int] = []
     written = Database._written
-    monkeypatch.setattr(Database, "_written", lambda self, number: tried.append(number) or written(self, number))
+
+    def watched(self: Database, number: int) -> AbstractContextManager[sa.Connection]:
+        tried.append(number)
+        return written(self, number)
+
+    monkeypatch.setattr(Database, "_written", watched)
     service = InProcessService(tmp_path)
     try:
         client = service.client("r", retry=RetryPolicy(max_attempts=1))
