@@ -31,6 +31,7 @@ from selector.picture_style import LIGHT
 from selector.testbed.arms import UNIFORM
 from selector.testbed.experiment import ExperimentConfig
 from selector.testbed.grpo import GRPOConfig
+from selector.testbed.interrupts import terminated_like_interrupted
 from selector.testbed.service_process import ServiceNotStarted
 
 _BASES = tuple(dict.fromkeys(base for setting in SETTINGS.values() for base in setting.bases))
@@ -43,7 +44,8 @@ def main() -> None:
     arguments = _parser().parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     try:
-        arguments.run(arguments)
+        with terminated_like_interrupted():
+            arguments.run(arguments)
     except (JobFailed, ServiceNotStarted) as error:
         sys.exit(f"bench.learning: {error}")
     except KeyboardInterrupt:

@@ -12,15 +12,13 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import torch
@@ -32,6 +30,7 @@ from selector.picture_style import LIGHT
 from selector.testbed import table
 from selector.testbed.arms import ARMS, PAPER, Arm
 from selector.testbed.experiment import ExperimentConfig, prepare_run, run_arm
+from selector.testbed.interrupts import terminated_like_interrupted
 from selector.testbed.pictures import difficulty_picture, learning_picture
 from selector.testbed.pretrain import PretrainConfig, load_or_pretrain
 from selector.testbed.record import ArmRun
@@ -91,7 +90,7 @@ def run_demo(
         show_progress: bars on standard error.
     """
     try:
-        with _terminated_like_interrupted():
+        with terminated_like_interrupted():
             _run(output_dir, seeds, steps, json_path, workers, echo, show_progress)
     except KeyboardInterrupt:
         click.echo("selector demo: interrupted; the service is stopped", err=True)
@@ -242,17 +241,3 @@ def _new_directory(parent: Path, name: str) -> Path:
             number += 1
         else:
             return path
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that the service is stopped then too."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

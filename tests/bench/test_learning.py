@@ -180,7 +180,7 @@ def test_the_command_reports_and_goes_on_where_it_was_stopped(tmp_path: Path) ->
     begun = subprocess.Popen(command, cwd=_ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     while begun.poll() is None and not list(results.glob("*.json")):
         time.sleep(0.2)
-    begun.send_signal(signal.SIGINT)
+    begun.send_signal(signal.SIGTERM)
     _, errors = begun.communicate(timeout=300)
     assert begun.returncode == 1 and "the same command goes on" in errors
     kept = {path: path.stat().st_mtime_ns for path in results.glob("*.json")}
