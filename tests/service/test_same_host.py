@@ -200,16 +200,30 @@ def test_memory_is_used_again_once_nobody_looks_at_it(prepared: Any, reached: li
     assert _eventually(lambda: lent_by(os.getpid()) == [])
 
 
+# Inodes of memory that clients of other tests in this process still have.
+_of_others: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def memory_of_others() -> None:
+    _of_others.clear()
+    _of_others.update(_lent(os.getpid()).values())
+
+
 def lent_by(process: int) -> list[str]:
-    """Memory that a process has open."""
-    found = []
+    """Memory that a process has open, but for what it had when the test began."""
+    return [descriptor for descriptor, inode in _lent(process).items() if inode not in _of_others]
+
+
+def _lent(process: int) -> dict[str, int]:
+    """Descriptors of lent memory, with the inodes."""
+    found = {}
     for entry in Path(f"/proc/{process}/fd").iterdir():
         try:
-            target = os.readlink(entry)
+            if os.readlink(entry).startswith("/memfd:selector-replay"):
+                found[entry.name] = entry.stat().st_ino
         except OSError:
             continue
-        if target.startswith("/memfd:selector-replay"):
-            found.append(entry.name)
     return found
 
 
