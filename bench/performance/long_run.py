@@ -64,13 +64,14 @@ class Sample:
 class Training:
     """The trainer of one run."""
 
-    def __init__(self, client: SelectorClient, prompts: int, batch: int) -> None:
+    def __init__(self, client: SelectorClient, prompts: int, components: int, batch: int) -> None:
         self._client = client
         self._batch = batch
         self._random = np.random.default_rng(0)
         self._place = {f"prompt-{i}": i for i in range(prompts)}
         self._logit = self._random.normal(-1.5, 1.5, prompts)
-        client.create_run({"group_size": _GROUP_SIZE, "sampling": _SAMPLING})
+        estimator = {"embedding_components": components}
+        client.create_run({"group_size": _GROUP_SIZE, "sampling": _SAMPLING, "estimator": estimator})
         embeddings = self._random.normal(size=(prompts, _WIDTH)).astype(np.float32)
         texts = [f"What is {i} plus {i % 97}, taken {i % 13} times?" for i in range(prompts)]
         client.register_prompts(list(self._place), texts, embeddings)
@@ -98,12 +99,14 @@ class Training:
         )
 
 
-def trained(state: Path, prompts: int, batch: int, steps: int, every: int) -> tuple[list[Sample], int, Sample]:
+def trained(
+    state: Path, prompts: int, components: int, batch: int, steps: int, every: int
+) -> tuple[list[Sample], int, Sample]:
     """Samples of a run, one before the first step; the memory of a service without runs; and one after a restart."""
     found: list[Sample] = []
     with service(state) as served, SelectorClient(served.target, "long", timeout_s=_PATIENCE_S) as client:
         empty = _held(served)
-        training = Training(client, prompts, batch)
+        training = Training(client, prompts, components, batch)
         cpu = (served.cpu_s(), 0.0)
         for done in range(steps + 1):
             if done % every == 0:
@@ -229,6 +232,9 @@ def main() -> None:
     """Train, print and write."""
     parser = options("long_run", __doc__)
     parser.add_argument("--prompts", type=int, default=20_000)
+    parser.add_argument(
+        "--components", type=int, default=128, help="of the embeddings in FUSED; with fewer a step is far cheaper"
+    )
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--every", type=int, default=500, help="steps between two looks")
@@ -238,7 +244,8 @@ def main() -> None:
         arguments.prompts, arguments.batch, arguments.steps, arguments.every = 1000, 16, 20, 5
     began = time.perf_counter()
     with scratch() as state:
-        samples, empty, again = trained(state, arguments.prompts, arguments.batch, arguments.steps, arguments.every)
+        chosen = (arguments.prompts, arguments.components, arguments.batch, arguments.steps, arguments.every)
+        samples, empty, again = trained(state, *chosen)
     found = figures(samples, empty, again, arguments.prompts)
     print(f"MiB, as the steps went by ({time.perf_counter() - began:,.0f} s)\n{_table(samples)}\n")
     show(found, arguments.json)
