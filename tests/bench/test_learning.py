@@ -171,8 +171,8 @@ def test_every_mixture_and_base_is_tuned() -> None:
 def test_the_command_reports_and_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     report_path = tmp_path / "figures.json"
     command = [
-        *(sys.executable, "-m", "bench.learning", "run", "--on-tuning-seeds", "--seeds", "1", "--steps", "6"),
-        *("--settings", "domains", "--bases", "a", "--arms", "refill", "beta", "dots-rr", "default", "oracle"),
+        *(sys.executable, "-m", "bench.learning", "run", "--on-tuning-seeds", "--seeds", "1", "--steps", "4"),
+        *("--settings", "domains", "--bases", "a"),
         *("--workers", "2", "--output", str(tmp_path / "out"), "--json", str(report_path)),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -184,13 +184,14 @@ def test_the_command_reports_and_goes_on_where_it_was_stopped(tmp_path: Path) ->
     _, errors = begun.communicate(timeout=300)
     assert begun.returncode == 1 and "the same command goes on" in errors
     kept = {path: path.stat().st_mtime_ns for path in results.glob("*.json")}
-    assert 1 <= len(kept) < 6
+    # Those in the workers' hands and queue were finished, no more.
+    assert 1 <= len(kept) < len(ARMS)
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
     figures = json.loads(report_path.read_text(encoding="utf-8"))
-    assert {run["arm"] for run in figures["runs"]} == {"uniform", "refill", "beta", "dots-rr", "default", "oracle"}
-    refill = next(run for run in figures["runs"] if run["arm"] == "refill")
-    assert refill["rollouts"] > 6 * 512
+    run_of_arm = {run["arm"]: run for run in figures["runs"]}
+    assert list(run_of_arm) == [arm.name for arm in ARMS]
+    assert run_of_arm["default"]["rollouts"] == 4 * 512 < run_of_arm["refill"]["rollouts"]
     for name in ("report.md", "ratios.png", "accuracy-rollouts.png"):
         assert (tmp_path / "out" / name).stat().st_size > 0
