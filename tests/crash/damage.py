@@ -48,6 +48,24 @@ def cut(to: float) -> Damage:
     return lambda path: os.truncate(path, int(to * path.stat().st_size))
 
 
+def in_use(damage: Damage) -> Damage:
+    """The same of what counts of a write-ahead log, which comes first: the rest was folded into the database before.
+
+    See "WAL File Format" in SQLite's documentation: frames that count have the salts of the log's header.
+    """
+
+    def damaged(path: Path) -> None:
+        content = path.read_bytes()
+        frame = 24 + int.from_bytes(content[8:12], "big")
+        end = 32
+        while content[end + 8 : end + 16] == content[16:24]:
+            end += frame
+        os.truncate(path, end)
+        damage(path)
+
+    return damaged
+
+
 def gone(path: Path) -> None:
     """Deleted."""
     path.unlink()

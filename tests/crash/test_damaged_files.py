@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.damage import Damage, cut, flipped, gone, served, zeroed
+from tests.crash.damage import Damage, cut, flipped, gone, in_use, served, zeroed
 from tests.crash.faulty import Faulty
 
 pytestmark = pytest.mark.slow
@@ -20,8 +20,10 @@ _REPLAY = r"replay/data\.mdb"
 _LOST = "has lost its newest"
 _CASES: list[tuple[str, Damage, str]] = [
     # The newest transactions are in the log: whatever happens to it takes acknowledged ones away.
-    *(("state.db-wal", damage, f"refused: exit 1: .*{_DATABASE} {_LOST}") for damage in (flipped(0.3), flipped(0.97))),
-    *(("state.db-wal", damage, f"refused: exit 1: .*{_DATABASE} {_LOST}") for damage in (cut(0.5), cut(0.99), gone)),
+    *(
+        ("state.db-wal", in_use(damage), f"refused: exit 1: .*{_DATABASE} {_LOST}")
+        for damage in (flipped(0.3), flipped(0.97), cut(0.5), cut(0.99), gone)
+    ),
     ("state.db-wal", flipped(0.0, 8), f"refused: exit 1: .*{_DATABASE} {_LOST}"),
     # Rebuilt from the log.
     ("state.db-shm", flipped(0.1), "intact"),
