@@ -24,7 +24,8 @@ class Arm:
 
     name: str
     description: str
-    config: Mapping[str, Any] = field(default_factory=dict)
+    # The name tells arms apart well enough; a mapping has no hash.
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     replay: bool = False
     refill: bool = False
     epochs: int = 1
