@@ -78,7 +78,7 @@ def _tune(arguments: argparse.Namespace) -> None:
     chosen = best(jobs, run_jobs(jobs, arguments.output, arguments.workers))
     save_tuned(chosen)
     rows = [
-        (setting, base, grpo.learning_rate, grpo.minibatch_groups, str(grpo.drop_constant), round(accuracy, 4))
+        (setting, base, f"{grpo.learning_rate:g}", grpo.minibatch_groups, str(grpo.drop_constant), round(accuracy, 4))
         for setting, base, grpo, accuracy in chosen
     ]
     header = ("mixture", "base", "learning rate", "groups in a minibatch", "constant groups dropped", "final accuracy")
