@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from bench.learning.ratios import Cost, Interval, cost, interval
 from bench.learning.records import LIVE, Record
 from selector.testbed.arms import UNIFORM
+from selector.testbed.record import mean_or_none
 
 # Fewer arms give no correlation worth printing.
 _FEWEST_ARMS = 4
@@ -75,7 +76,7 @@ def summaries(records: Sequence[Record]) -> list[Summary]:
                 accuracy_gain=interval([run.final_accuracy - control.final_accuracy for run, control in pairs]),
                 informative_share=float(np.mean([run.informative_share for run, _ in pairs])),
                 coverage=float(np.mean([run.coverage for run, _ in pairs])),
-                live={name: _mean([record.live.get(name) for record in of_cell]) for name in LIVE},
+                live={name: mean_or_none([record.live.get(name) for record in of_cell]) for name in LIVE},
             )
         )
     return found
@@ -117,8 +118,3 @@ def foretelling(found: Sequence[Summary]) -> list[Foretelling]:
 
 def _over(costs: Sequence[Cost], name: str) -> Interval:
     return interval([getattr(each, name) for each in costs])
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return float(np.mean(present)) if present else None

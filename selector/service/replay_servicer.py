@@ -94,7 +94,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         step = checks.step(first.step)
         run_id, skip_refused, request_id = first.run_id, first.skip_refused, first.request_id
         checks.request_id(first)
-        memory = shared_memory.of_push(first)
+        memory = shared_memory.reached(first)
         if first.HasField("memory") and memory is None:
             return pb.PushRolloutsResponse()
         push = _Push(self._limits, self._largest_group)
@@ -133,7 +133,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         run_id = checks.run_id(request.run_id)
         self._runs.find(run_id)
         asked, part, key = await self._lanes.take_in(run_id, lambda: _sample_request(request), context)
-        memory = shared_memory.of_sample(request)
+        memory = shared_memory.reached(request)
         if request.wait:
             await self._wait(run_id, asked, context)
 

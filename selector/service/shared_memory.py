@@ -79,27 +79,18 @@ class SharedMemory:
         return size
 
 
-def of_push(first: pb.PushRolloutsRequest) -> SharedMemory | None:
-    """The memory that a push begins with, None = it names none that can be reached.
-
-    Raises:
-        ServiceError: INVALID_ARGUMENT.
-    """
-    return _reached(first)
-
-
-def of_sample(request: pb.SampleRolloutsRequest) -> SharedMemory | None:
-    """The memory that the answer may be written to; see ``of_push``."""
-    return _reached(request)
-
-
 def answer(parts: Sequence[Part], memory: SharedMemory | None) -> pb.SampleRolloutsResponse | bytes:
     """A message of an answer as it is sent: itself, or where it stands in the memory."""
     written = 0 if memory is None else memory.write(parts)
     return pb.SampleRolloutsResponse(memory_bytes=written) if written else b"".join(parts)
 
 
-def _reached(request: pb.PushRolloutsRequest | pb.SampleRolloutsRequest) -> SharedMemory | None:
+def reached(request: pb.PushRolloutsRequest | pb.SampleRolloutsRequest) -> SharedMemory | None:
+    """The memory that a push begins with, or that a sample may be written to; None = it names none that can be reached.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT.
+    """
     if not request.HasField("memory"):
         return None
     memory = request.memory

@@ -17,7 +17,7 @@ import torch
 
 from clients import RolloutGroup, SelectorClient
 from selector.testbed.arms import Arm
-from selector.testbed.grpo import Group, GRPOConfig, StepFigures, Trainer, joined, rollout
+from selector.testbed.grpo import Group, GRPOConfig, StepFigures, Trainer, rollout
 from selector.testbed.oracle import OracleSelector
 from selector.testbed.policy import RESPONSE_WIDTH, Policy, pad, prompt_tokens, success_probability
 from selector.testbed.record import ArmRun, Evaluation, correlation, mean_or_none
@@ -47,13 +47,12 @@ class ExperimentConfig:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What to roll out and replay in a round of a step, and whether another round may follow."""
+    """What to roll out and replay in a round of a step."""
 
     prompts: list[Prompt]
     counts: list[int]
     predicted: np.ndarray
     replay_groups: int
-    another_round: bool
 
 
 def prepare_run(client: SelectorClient, arm: Arm, seed: int, pool: Sequence[Prompt], config: ExperimentConfig) -> None:
@@ -154,32 +153,26 @@ class _ArmLoop:
 
     def _roll_out(self, step: int) -> tuple[list[Group], int]:
         """The step's groups, from as many rounds as it takes, and how many are to be replayed."""
-        groups: dict[str, Group] = {}
+        groups: list[Group] = []
         wanted, replay_groups = self._config.batch_groups, 0
-        for round_ in range(_MOST_ROUNDS):
+        for round_ in range(_MOST_ROUNDS if self._arm.refill else 1):
             plan = self._plan(step, round_, wanted)
             if not plan.prompts:
                 break
             replay_groups += plan.replay_groups
-            begun = [i for i, prompt in enumerate(plan.prompts) if prompt.prompt_id not in groups]
-            self._predicted.append(plan.predicted[begun])
-            self._true.append(1.0 - success_probability(self._policy, [plan.prompts[i] for i in begun]))
+            self._predicted.append(plan.predicted)
+            self._true.append(1.0 - success_probability(self._policy, plan.prompts))
             with self._counted():
                 fresh = self._generate(plan.prompts, plan.counts)
                 self._client.report_outcomes(step, _outcomes(fresh))
-            for group in fresh:
-                prompt_id = group.prompt.prompt_id
-                groups[prompt_id] = joined(groups[prompt_id], group) if prompt_id in groups else group
-            self._generated += len(begun)
-            if self._arm.refill:
-                wanted = self._config.batch_groups - sum(group.informative for group in groups.values())
-            if not plan.another_round or wanted <= 0:
+            groups += fresh
+            wanted -= sum(group.informative for group in fresh)
+            if wanted <= 0:
                 break
-        taught = list(groups.values())
         if self._arm.refill:
-            # Never none: a step without any contrast is an update of nothing.
-            taught = [group for group in taught if group.informative] or taught
-        return taught, replay_groups
+            # An update needs groups, be they without contrast.
+            groups = [group for group in groups if group.informative] or groups
+        return groups, replay_groups
 
     def finish(self) -> ArmRun:
         self._evaluate(len(self._figures))
@@ -225,7 +218,6 @@ class _ArmLoop:
         selection = self._client.select_batch(step, purpose="reference")
         prompts = [self._prompt_of[prompt_id] for prompt_id in selection.prompt_ids]
         groups = self._generate(prompts, selection.rollouts.tolist())
-        self._generated += len(groups)
         self._client.report_outcomes(step, _outcomes(groups), purpose="reference")
 
     def _plan(self, step: int, round_: int, groups: int) -> _Plan:
@@ -233,7 +225,7 @@ class _ArmLoop:
             difficulty = 1.0 - success_probability(self._policy, self._sets.training)
             chosen = self._oracle.choose(difficulty, groups, step)
             prompts = [self._sets.training[i] for i in chosen]
-            return _Plan(prompts, [self._config.group_size] * len(prompts), difficulty[chosen], 0, False)
+            return _Plan(prompts, [self._config.group_size] * len(prompts), difficulty[chosen], 0)
         with self._counted():
             selection = self._client.select_batch(step, groups, round=round_)
         self._reference_due = selection.reference_due
@@ -243,12 +235,12 @@ class _ArmLoop:
             selection.rollouts.tolist(),
             selection.predicted_difficulties,
             selection.replay_groups,
-            self._arm.refill,
         )
 
     def _generate(self, prompts: list[Prompt], counts: list[int]) -> list[Group]:
         groups = rollout(self._policy, prompts, counts, self._generator)
         self.rollouts += sum(counts)
+        self._generated += len(groups)
         self._tried.update(prompt.prompt_id for prompt in prompts)
         return groups
 

@@ -189,16 +189,6 @@ class Trainer:
         return result.effective_sample_size, result.max_weight
 
 
-def joined(first: Group, more: Group) -> Group:
-    """The rollouts of both, of one prompt and one policy version, as one group."""
-    return Group(
-        first.prompt,
-        torch.cat([first.responses, more.responses]),
-        torch.cat([first.behavior_log_probs, more.behavior_log_probs]),
-        torch.cat([first.outcomes, more.outcomes]),
-    )
-
-
 def _stack(groups: Sequence[Group]) -> _Rows:
     size = max(len(group.outcomes) for group in groups)
     shape = (len(groups), size, RESPONSE_WIDTH)

@@ -1,8 +1,9 @@
 """Memory that a client lends to its calls, when the service runs on the same host: an anonymous file (memfd_create).
 
-It begins with a key, and messages follow. Both ends read and write the file and map nothing: what one of them does to
-it, cutting it off included, is at worst a short read of the other. Linux frees it with the last process that has it
-open, however that one ends, so a killed client or service leaves nothing behind.
+It begins with a key, and messages follow. The service reads and writes the file and maps nothing: whatever a client
+does to it, cutting it off included, is at worst a short read. The client maps what it sampled, which the file's seal
+keeps whole. Linux frees the file with the last process that has it open, however that one ends, so a killed client or
+service leaves nothing behind.
 """
 
 from __future__ import annotations

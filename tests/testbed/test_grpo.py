@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from selector.testbed.grpo import Group, GRPOConfig, Trainer, joined, rollout
+from selector.testbed.grpo import Group, GRPOConfig, Trainer, rollout
 from selector.testbed.policy import Policy, pad_prompts, response_tokens, success_probability
 from selector.testbed.tasks import make_prompt_sets
 
@@ -116,12 +116,3 @@ def test_dropping_leaves_constant_groups_out_of_minibatches_and_epochs_repeat_th
     assert done.trained_rollouts == 3 * 8 * informative
     kept = Trainer(copy.deepcopy(base), GRPOConfig(minibatch_groups=4), generator).update(groups)
     assert (kept.updates, kept.trained_rollouts) == (6, 24 * 8)
-
-
-def test_joined_groups_are_one(base: Policy) -> None:
-    generator = torch.Generator().manual_seed(4)
-    first, more = (rollout(base, PROMPTS[:1], [count], generator)[0] for count in (3, 5))
-    whole = joined(first, more)
-    assert len(whole.outcomes) == 8
-    assert whole.outcomes.tolist() == [*first.outcomes.tolist(), *more.outcomes.tolist()]
-    assert torch.equal(whole.behavior_log_probs[3:], more.behavior_log_probs)
