@@ -1,11 +1,11 @@
 """What is practised on and what training begins from: three mixtures of tasks, each with two base policies.
 
     hard      most prompts are out of reach: half of the pool succeeds less than once in fifty
-    easy      most prompts are solved: the demonstrator seldom errs, and half of the pool or more succeeds 7 times in 8
-    domains   two of the tasks nearly solved, two middling, two mostly out of reach
+    easy      most prompts are solved: seven in ten succeed about 9 times in 10, the others 1 to 6 times in 10
+    domains   two tasks mostly solved, two middling, two mostly out of reach
 
 Pools hold 1,024 prompts, 480 of the same mixture are held out. The two base policies of a mixture differ in
-initialisation, demonstrations, and how long and how well they were taught.
+initialisation, demonstrations, and how long or how well they were taught.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ def _together(*parts: Mixture) -> Mixture:
 
 
 _NOISY = {"a": PretrainConfig(seed=0, updates=340), "b": PretrainConfig(seed=1, updates=260)}
-_SURE = {"a": PretrainConfig(seed=0, updates=700, noise=0.25), "b": PretrainConfig(seed=1, updates=900, noise=0.15)}
+_MIDDLING = {"a": PretrainConfig(seed=0, updates=500, noise=0.5), "b": PretrainConfig(seed=1, updates=700, noise=0.5)}
+_SURE = {"a": PretrainConfig(seed=0, updates=900, noise=0.15), "b": PretrainConfig(seed=1, updates=1100, noise=0.1)}
 
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "hard": Setting(_by_level({2: 0.05, 3: 0.15, 4: 0.3, 5: 0.3, 6: 0.2}), _NOISY),
-        "easy": Setting(_by_level({1: 0.2, 2: 0.35, 3: 0.3, 4: 0.15}), _SURE),
+        "easy": Setting(_by_level({2: 0.7, 5: 0.15, 6: 0.15}), _SURE),
         "domains": Setting(
             _together(
-                _by_level({1: 0.2, 2: 0.8}, ("reverse", "swap")),
-                _by_level({3: 0.6, 4: 0.4}, ("rotate", "successor")),
-                _by_level({3: 0.5, 4: 0.5}, ("sort", "unique")),
+                _by_level({2: 1.0}, ("reverse", "sort")),
+                {("swap", 4): 0.5, ("unique", 2): 0.5},
+                _by_level({6: 1.0}, ("rotate", "successor")),
             ),
-            _NOISY,
+            _MIDDLING,
         ),
     }
 )
