@@ -123,10 +123,10 @@ def _tune(arguments: argparse.Namespace) -> None:
     chosen = best(jobs, run_jobs(jobs, arguments.output, arguments.workers))
     save_tuned(chosen)
     rows = [
-        (setting, base, f"{grpo.learning_rate:g}", grpo.minibatch_groups, str(grpo.drop_constant), round(accuracy, 4))
+        (setting, base, f"{grpo.learning_rate:g}", grpo.minibatches, str(grpo.drop_constant), round(accuracy, 4))
         for setting, base, grpo, accuracy in chosen
     ]
-    header = ("mixture", "base", "learning rate", "groups in a minibatch", "constant groups dropped", "final accuracy")
+    header = ("mixture", "base", "learning rate", "minibatches a step", "constant groups dropped", "final accuracy")
     sys.stdout.write(f"{table(header, rows)}\n\nwritten to {TUNED}\n")
     write_json(arguments.json, {"command": _command(), "environment": environment(), "chosen": chosen})
 

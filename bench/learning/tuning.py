@@ -22,13 +22,12 @@ from selector.testbed.grpo import GRPOConfig
 
 TUNED = Path(__file__).with_name("tuned.json")
 
-_RATES = (2.5e-4, 5e-4, 1e-3)
-# Groups without contrast take places in minibatches, or are left out, which are then smaller for as many updates.
-_MINIBATCHES = (*((False, groups) for groups in (8, 16, 32)), *((True, groups) for groups in (2, 4, 8)))
+_RATES = (1.25e-4, 2.5e-4, 5e-4)
+_MINIBATCHES = (4, 8, 16)
 
 GRID: tuple[GRPOConfig, ...] = tuple(
-    GRPOConfig(learning_rate=rate, minibatch_groups=groups, drop_constant=drop)
-    for rate, (drop, groups) in itertools.product(_RATES, _MINIBATCHES)
+    GRPOConfig(learning_rate=rate, minibatches=count, drop_constant=drop)
+    for rate, count, drop in itertools.product(_RATES, _MINIBATCHES, (False, True))
 )
 
 

@@ -7,7 +7,6 @@ replayed groups alike; every row then goes through the same importance-corrected
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,8 +22,9 @@ from trainer_adapters.loss import ReplayLoss, grpo_replay_loss
 class GRPOConfig:
     """Settings of the optimiser; ``clip`` is both the lower and the upper one.
 
-    With ``drop_constant`` minibatches are made of groups with contrast alone; otherwise groups without take places,
-    and count in the means.
+    A pass takes as many ``minibatches``, whatever the batch is made of, so that no way of choosing prompts gets more
+    steps of the optimiser than another: what is more informative makes them larger. With ``drop_constant`` they are
+    made of groups with contrast alone; otherwise groups without take places, and count in the means.
     """
 
     learning_rate: float = 5e-4
@@ -32,7 +32,7 @@ class GRPOConfig:
     beta2: float = 0.98
     clip: float = 0.2
     gradient_clip: float = 1.0
-    minibatch_groups: int = 8
+    minibatches: int = 8
     drop_constant: bool = False
     epochs: int = 1
 
@@ -153,7 +153,7 @@ class Trainer:
 
     def _minibatches(self, groups: Tensor) -> Sequence[Tensor]:
         order = groups[torch.randperm(len(groups), generator=self._generator)]
-        count = math.ceil(len(groups) / self.config.minibatch_groups)
+        count = min(self.config.minibatches, len(groups))
         return torch.tensor_split(order, count) if count else ()
 
     @torch.no_grad()

@@ -43,7 +43,7 @@ def test_a_step_makes_rewarded_responses_likelier_and_the_others_less_likely(bas
     groups = [group for group in generate(policy, [8] * 48) if group.informative]
     assert len(groups) >= 16
     figures = trainer(policy).update(groups)
-    assert figures.updates == -(-len(groups) // CONFIG.minibatch_groups)
+    assert figures.updates == CONFIG.minibatches < len(groups)
     assert figures.effective_sample_size is None
     with torch.no_grad():
         after = policy.log_probs(
@@ -110,9 +110,9 @@ def test_dropping_leaves_constant_groups_out_of_minibatches_and_epochs_repeat_th
     groups = rollout(base, PROMPTS[:24], [8] * 24, generator)
     informative = sum(group.informative for group in groups)
     assert 0 < informative < 24
-    config = GRPOConfig(minibatch_groups=4, drop_constant=True, epochs=3)
+    config = GRPOConfig(minibatches=4, drop_constant=True, epochs=3)
     done = Trainer(copy.deepcopy(base), config, generator).update(groups)
-    assert done.updates == 3 * -(-informative // 4)
+    assert done.updates == 3 * min(4, informative)
     assert done.trained_rollouts == 3 * 8 * informative
-    kept = Trainer(copy.deepcopy(base), GRPOConfig(minibatch_groups=4), generator).update(groups)
-    assert (kept.updates, kept.trained_rollouts) == (6, 24 * 8)
+    kept = Trainer(copy.deepcopy(base), GRPOConfig(minibatches=4), generator).update(groups)
+    assert (kept.updates, kept.trained_rollouts) == (4, 24 * 8)
