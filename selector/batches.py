@@ -22,12 +22,18 @@ from selector.state import RunState
 POOL_TOO_SMALL, EXCLUDED, LEASED, COOLING_DOWN = 1, 2, 3, 4
 
 
-def replay_share(config: RunConfig, request: SelectRequest) -> int:
-    """Groups of the batch that replay should fill, if the buffer can."""
+def replay_share(config: RunConfig, allowed: float, request: SelectRequest) -> int:
+    """Groups of the batch that replay should fill, if the buffer can.
+
+    Args:
+        allowed: part of what the configuration says, see ``RunState.replay_allowed``.
+    """
     if request.purpose != TRAIN or request.fresh_only or request.round > 0:
         return 0
     # 1e-9 forgives a product such as 0.9 x 10 that comes out a hair below the integer.
-    return int((1.0 - config.replay.fresh_fraction) * request.batch_size + 1e-9)
+    share = int((1.0 - config.replay.fresh_fraction) * request.batch_size + 1e-9)
+    # Without a single group there would be nothing to measure, and so no way back.
+    return min(share, max(int(allowed * share), 1))
 
 
 def new_selection(

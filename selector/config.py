@@ -59,6 +59,7 @@ class ReplayConfig:
     max_uses: int = 0
     informative_only: bool = True
     newest_per_prompt: bool = True
+    min_effective_sample_size: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,7 @@ _RANGES: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
         "replay.capacity_bytes": (">= 0", lambda v: v >= 0),
         "replay.max_age_steps": (">= 0", lambda v: v >= 0),
         "replay.max_uses": (">= 0", lambda v: v >= 0),
+        "replay.min_effective_sample_size": ("in [0, 1]", lambda v: 0 <= v <= 1),
         "sampling.temperature": ("finite and > 0", lambda v: v is None or 0 < v < math.inf),
         "sampling.top_p": ("in (0, 1]", lambda v: v is None or 0 < v <= 1),
         "sampling.top_k": (">= -1", lambda v: v is None or v >= -1),

@@ -56,6 +56,7 @@ class RunMetrics:
         skipped_rollouts: ABORTED or UNSCORABLE.
         late_reports: groups reported for a step older than the latest selection's; they count all the same.
         largest_domain_share: of the fresh prompts of the latest training selection.
+        replay_allowed: part of the configured share of replay that the guard leaves.
         effective_sample_size: share, as last reported by the trainer; so are the next two.
     """
 
@@ -82,6 +83,7 @@ class RunMetrics:
     embedded_prompts: int = 0
     twin_prompts: int = 0
     largest_domain_share: float | None = None
+    replay_allowed: float = 1.0
     effective_sample_size: float | None = None
     max_importance_weight: float | None = None
     clip_fraction: float | None = None
@@ -264,6 +266,11 @@ FAMILIES: tuple[Family | DistributionFamily, ...] = (
     _counter("selector_replay_sampled_groups_total", "Groups returned.", lambda r: r.replay.sampled_groups),
     _by_reason("selector_replay_evictions_total", "Groups that left the buffer.", lambda r: r.replay.evictions),
     _by_reason("selector_replay_refusals_total", "Groups refused.", lambda r: r.replay.refusals),
+    _gauge(
+        "selector_replay_allowed_ratio",
+        "Part of the configured share that min_effective_sample_size leaves.",
+        lambda r: r.replay_allowed,
+    ),
     _gauge(
         "selector_replay_effective_sample_size_ratio",
         "Of the replayed rows, as last reported.",

@@ -55,6 +55,7 @@ def run_metrics(run: Run, last_active: float) -> RunMetrics:
         embedded_prompts=int((pool.embedding_row >= 0).sum()),
         twin_prompts=count_twins(pool.first_twins()),
         largest_domain_share=_largest_domain_share(run),
+        replay_allowed=state.replay_allowed,
         effective_sample_size=training.effective_sample_size,
         max_importance_weight=training.max_importance_weight,
         clip_fraction=training.clip_fraction,

@@ -122,7 +122,7 @@ def _part(run: Run, request: SelectRequest, event: SelectionEvent, whole: Batch 
 
 def _replay_groups(run: Run, request: SelectRequest) -> int:
     """Groups that replay fills: its share of the batch, or none, if the buffer cannot fill all of that."""
-    share = replay_share(run.config, request)
+    share = replay_share(run.config, run.state.replay_allowed, request)
     if share and run.replay.eligible_count(SampleRequest(request.step, share)) < share:
         return 0
     return share

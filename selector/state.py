@@ -33,6 +33,9 @@ from selector.pool import extended
 from selector.quality import QualityWindow
 from selector.selection.choose import UNIFORM
 
+# Of the configured share of replay, with each step that is fine.
+_RETURNS = 1 / 16
+
 # What an estimator was told: a report, or prompts whose own evidence it must forget.
 Change: TypeAlias = OutcomeBatch | np.ndarray
 
@@ -54,6 +57,7 @@ _NUMBERS = (
     "clipped_outcomes",
     "late_reports",
     "training_step",
+    "replay_allowed",
 )
 
 
@@ -96,6 +100,8 @@ class RunState:
         # The newest of each fact that the trainer reported.
         self.training = TrainingFacts(None, None, None, None)
         self.training_step = NEVER
+        # Part of the configured share of replay that the guard leaves.
+        self.replay_allowed = 1.0
 
     def grow(self, size: int) -> None:
         """Make room for prompts registered since."""
@@ -243,6 +249,8 @@ class RunState:
 
     def _apply_training(self, event: TrainingEvent) -> None:
         self.last_step = max(self.last_step, event.step)
+        if event.step > self.training_step and event.facts.effective_sample_size is not None:
+            self._guard_replay(event.facts.effective_sample_size)
         if event.step >= self.training_step:
             # What a later report leaves out, such as one that only brings signals, stays as it was.
             reported = {name: value for name, value in asdict(event.facts).items() if value is not None}
@@ -254,6 +262,13 @@ class RunState:
             column[prompt] = value
             self.signals[name] = column
             self.signals_version += 1
+
+    def _guard_replay(self, effective_sample_size: float) -> None:
+        """Less replay at once where the rows have become too stale to learn from, and more again step by step."""
+        if effective_sample_size < self.config.replay.min_effective_sample_size:
+            self.replay_allowed /= 2
+        else:
+            self.replay_allowed = min(self.replay_allowed + _RETURNS, 1.0)
 
     def _apply_priors(self, event: PriorsEvent) -> None:
         if event.step is not None:

@@ -84,13 +84,14 @@ class ReferenceConfig(_message.Message):
     def __init__(self, mode: _Optional[_Union[ReferenceMode, str]] = ..., size: _Optional[int] = ..., every_steps: _Optional[int] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class ReplayConfig(_message.Message):
-    __slots__ = ["capacity_bytes", "capacity_groups", "fresh_fraction", "informative_only", "max_age_steps", "max_uses", "newest_per_prompt"]
+    __slots__ = ["capacity_bytes", "capacity_groups", "fresh_fraction", "informative_only", "max_age_steps", "max_uses", "min_effective_sample_size", "newest_per_prompt"]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_GROUPS_FIELD_NUMBER: _ClassVar[int]
     FRESH_FRACTION_FIELD_NUMBER: _ClassVar[int]
     INFORMATIVE_ONLY_FIELD_NUMBER: _ClassVar[int]
     MAX_AGE_STEPS_FIELD_NUMBER: _ClassVar[int]
     MAX_USES_FIELD_NUMBER: _ClassVar[int]
+    MIN_EFFECTIVE_SAMPLE_SIZE_FIELD_NUMBER: _ClassVar[int]
     NEWEST_PER_PROMPT_FIELD_NUMBER: _ClassVar[int]
     capacity_bytes: int
     capacity_groups: int
@@ -98,8 +99,9 @@ class ReplayConfig(_message.Message):
     informative_only: bool
     max_age_steps: int
     max_uses: int
+    min_effective_sample_size: float
     newest_per_prompt: bool
-    def __init__(self, fresh_fraction: _Optional[float] = ..., capacity_groups: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., max_age_steps: _Optional[int] = ..., max_uses: _Optional[int] = ..., informative_only: bool = ..., newest_per_prompt: bool = ...) -> None: ...
+    def __init__(self, fresh_fraction: _Optional[float] = ..., capacity_groups: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., max_age_steps: _Optional[int] = ..., max_uses: _Optional[int] = ..., informative_only: bool = ..., newest_per_prompt: bool = ..., min_effective_sample_size: _Optional[float] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ["config", "created_unix_seconds", "embedding_width", "encoder", "forked_at_step", "forked_from", "last_step", "outcome_groups", "outcome_rollouts", "pool", "reference_due", "replay_bytes", "replay_groups", "run_id", "selections", "state"]

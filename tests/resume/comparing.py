@@ -66,6 +66,7 @@ CONFIGS = st.fixed_dictionaries(
             capacity_bytes=[600, 1200],
             max_age_steps=[1, 2, 4],
             max_uses=[1, 2, 3],
+            min_effective_sample_size=[0.5],
             informative_only=[False],
             newest_per_prompt=[False],
         ),

@@ -15,7 +15,10 @@ NEEDED = (
     *(f"reference {name}" for name in ("IN_BATCH", "DEDICATED", "NONE")),
     *(
         f"replay {name}"
-        for name in ("fresh_fraction", "capacity_groups", "capacity_bytes", "max_age_steps", "max_uses")
+        for name in (
+            *("fresh_fraction", "capacity_groups", "capacity_bytes", "max_age_steps", "max_uses"),
+            "min_effective_sample_size",
+        )
     ),
     "replay informative_only",
     "replay newest_per_prompt",

@@ -50,6 +50,7 @@ _OUT_OF_RANGE: Mapping[str, tuple[Any, ...]] = {
     "replay.capacity_bytes": (-1,),
     "replay.max_age_steps": (-1,),
     "replay.max_uses": (-1,),
+    "replay.min_effective_sample_size": _NOT_A_SHARE,
     "sampling.temperature": _NOT_POSITIVE,
     "sampling.top_p": (0.0, *_NOT_A_SHARE),
     "sampling.top_k": (-2,),

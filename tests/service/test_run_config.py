@@ -60,6 +60,7 @@ _OVERRIDES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "replay.capacity_bytes": (2**40, {}),
     "replay.max_age_steps": (4, {}),
     "replay.max_uses": (3, {}),
+    "replay.min_effective_sample_size": (0.5, {}),
     "replay.informative_only": (False, {}),
     "replay.newest_per_prompt": (False, {}),
     "sampling.temperature": (0.5, {"sampling.log_prob_mode": "RAW"}),
