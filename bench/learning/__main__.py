@@ -25,7 +25,7 @@ from bench.learning.mixtures import SETTINGS
 from bench.learning.pictures import AXES, curves_picture, ratios_picture
 from bench.learning.records import Record
 from bench.learning.report import report
-from bench.learning.summary import foretelling, summaries
+from bench.learning.summary import foretelling, overall, summaries
 from bench.learning.tuning import TUNED, best, grid_jobs, load_tuned, save_tuned
 from bench.performance.figures import environment
 from selector.cli.table import table, write_json
@@ -143,9 +143,9 @@ def _report(arguments: argparse.Namespace) -> None:
         for name in names
     ]
     records = run_jobs(jobs, arguments.output, arguments.workers)
-    found = summaries(records)
+    found, everywhere = summaries(records), overall(records)
     live = foretelling(found)
-    text = report(found, live)
+    text = report(everywhere, found, live)
     (arguments.output / "report.md").write_text(text, encoding="utf-8")
     for against in AXES:
         (arguments.output / f"accuracy-{against}.png").write_bytes(curves_picture(records, against, LIGHT))
@@ -156,6 +156,7 @@ def _report(arguments: argparse.Namespace) -> None:
         {
             "command": _command(),
             "environment": environment(),
+            "overall": everywhere,
             "summaries": found,
             "foretelling": live,
             "runs": [_figures(record) for record in records],

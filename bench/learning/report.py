@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.learning.ratios import Interval
-from bench.learning.summary import Foretelling, Summary
+from bench.learning.summary import ALL, Foretelling, Summary
 
 _COLUMNS = (
     "arm",
@@ -21,10 +21,13 @@ _COLUMNS = (
 )
 
 
-def report(found: Sequence[Summary], live: Sequence[Foretelling]) -> str:
-    """A table per mixture and base policy, one of all, and one of the live metrics."""
+def report(everywhere: Sequence[Summary], found: Sequence[Summary], live: Sequence[Foretelling]) -> str:
+    """A table of the rollouts, one of all seeds together, one per mixture and base policy, and of the live metrics."""
     cells = list(dict.fromkeys((each.setting, each.base) for each in found))
-    parts = [f"### All: rollouts to uniform's final accuracy, over uniform's\n\n{_overview(found, cells)}"]
+    parts = [
+        f"### Rollouts to uniform's final accuracy, over uniform's\n\n{_overview([*everywhere, *found], cells)}",
+        f"### All mixtures and base policies together\n\n{_markdown(_COLUMNS, [_row(each) for each in everywhere])}",
+    ]
     for setting, base in cells:
         rows = [_row(each) for each in found if (each.setting, each.base) == (setting, base)]
         parts.append(f"### {setting}, base {base}\n\n{_markdown(_COLUMNS, rows)}")
@@ -38,13 +41,14 @@ def report(found: Sequence[Summary], live: Sequence[Foretelling]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _overview(found: Sequence[Summary], cells: Sequence[tuple[str, str]]) -> str:
+def _overview(found: Sequence[Summary], of: Sequence[tuple[str, str]]) -> str:
+    cells = [(ALL, ""), *of]
     by_cell = {(each.arm, each.setting, each.base): each for each in found}
     rows = []
     for arm in dict.fromkeys(each.arm for each in found):
         of_arm = [by_cell.get((arm, *cell)) for cell in cells]
         rows.append((arm, *("-" if each is None else _ratio(each) for each in of_arm)))
-    return _markdown(("arm", *(f"{setting} {base}" for setting, base in cells)), rows)
+    return _markdown(("arm", *(f"{setting} {base}".strip() for setting, base in cells)), rows)
 
 
 def _row(each: Summary) -> tuple[str, ...]:

@@ -11,7 +11,10 @@ from scipy.stats import spearmanr
 from bench.learning.ratios import Cost, Interval, cost, interval
 from bench.learning.records import LIVE, Record
 from selector.testbed.arms import UNIFORM
-from selector.testbed.record import mean_or_none
+from selector.testbed.record import ArmRun, mean_or_none
+
+# What is over all mixtures is called.
+ALL = "all"
 
 # Fewer arms give no correlation worth printing.
 _FEWEST_ARMS = 4
@@ -48,38 +51,56 @@ class Summary:
 
 def summaries(records: Sequence[Record]) -> list[Summary]:
     """One per arm, mixture and base policy, in order of first appearance; seeds without uniform are left out."""
+    cells: dict[tuple[str, str, str], list[_Pair]] = {}
+    for pair in _pairs(records):
+        cells.setdefault((pair.record.setting, pair.record.base, pair.record.run.arm), []).append(pair)
+    return [_summary(*cell, pairs) for cell, pairs in cells.items()]
+
+
+def overall(records: Sequence[Record]) -> list[Summary]:
+    """One per arm over all mixtures and base policies, every seed of each a pair of its own."""
+    arms: dict[str, list[_Pair]] = {}
+    for pair in _pairs(records):
+        arms.setdefault(pair.record.run.arm, []).append(pair)
+    return [_summary(ALL, "", arm, pairs) for arm, pairs in arms.items()]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    record: Record
+    control: ArmRun
+
+
+def _pairs(records: Sequence[Record]) -> list[_Pair]:
     controls = {
         (record.setting, record.base, record.run.seed): record.run
         for record in records
         if record.run.arm == UNIFORM.name
     }
-    cells: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        if (record.setting, record.base, record.run.seed) in controls:
-            cells.setdefault((record.setting, record.base, record.run.arm), []).append(record)
-    found = []
-    for (setting, base, arm), of_cell in cells.items():
-        pairs = [(record.run, controls[setting, base, record.run.seed]) for record in of_cell]
-        costs = [cost(run, control) for run, control in pairs]
-        found.append(
-            Summary(
-                setting=setting,
-                base=base,
-                arm=arm,
-                seeds=len(costs),
-                reached=sum(each.reached for each in costs),
-                rollouts=_over(costs, "rollouts"),
-                steps=_over(costs, "steps"),
-                cpu_seconds=_over(costs, "cpu_seconds"),
-                half_generation=_over(costs, "half_generation"),
-                accuracy=interval([run.final_accuracy for run, _ in pairs]),
-                accuracy_gain=interval([run.final_accuracy - control.final_accuracy for run, control in pairs]),
-                informative_share=float(np.mean([run.informative_share for run, _ in pairs])),
-                coverage=float(np.mean([run.coverage for run, _ in pairs])),
-                live={name: mean_or_none([record.live.get(name) for record in of_cell]) for name in LIVE},
-            )
-        )
-    return found
+    keys = [(record.setting, record.base, record.run.seed) for record in records]
+    return [_Pair(record, controls[key]) for record, key in zip(records, keys, strict=True) if key in controls]
+
+
+def _summary(setting: str, base: str, arm: str, pairs: Sequence[_Pair]) -> Summary:
+    runs = [pair.record.run for pair in pairs]
+    costs = [cost(pair.record.run, pair.control) for pair in pairs]
+    gains = [pair.record.run.final_accuracy - pair.control.final_accuracy for pair in pairs]
+    return Summary(
+        setting=setting,
+        base=base,
+        arm=arm,
+        seeds=len(costs),
+        reached=sum(each.reached for each in costs),
+        rollouts=_over(costs, "rollouts"),
+        steps=_over(costs, "steps"),
+        cpu_seconds=_over(costs, "cpu_seconds"),
+        half_generation=_over(costs, "half_generation"),
+        accuracy=interval([run.final_accuracy for run in runs]),
+        accuracy_gain=interval(gains),
+        informative_share=float(np.mean([run.informative_share for run in runs])),
+        coverage=float(np.mean([run.coverage for run in runs])),
+        live={name: mean_or_none([pair.record.live.get(name) for pair in pairs]) for name in LIVE},
+    )
 
 
 @dataclass(frozen=True)

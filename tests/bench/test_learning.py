@@ -23,7 +23,7 @@ from bench.learning.pictures import AXES, curves_picture, ratios_picture
 from bench.learning.ratios import cost, interval
 from bench.learning.records import Record, load, save
 from bench.learning.report import report
-from bench.learning.summary import foretelling, summaries
+from bench.learning.summary import foretelling, overall, summaries
 from bench.learning.tuning import GRID, best, grid_jobs, load_tuned, save_tuned
 from selector.config import resolve
 from selector.picture_style import LIGHT
@@ -88,11 +88,23 @@ def test_the_report_says_where_a_mean_is_only_a_bound() -> None:
     found = summaries(records({}))
     dots = next(each for each in found if each.arm == "dots")
     assert (dots.seeds, dots.reached) == (2, 0)
-    text = report(found, [])
+    text = report(overall(records({})), found, [])
     assert "| dots | ≥ 1.20 [1.20, 1.20] | 0 of 2 |" in text
     assert "| default | 0.60 [0.60, 0.60] | 2 of 2 |" in text
     for picture in (ratios_picture(found, LIGHT), *(curves_picture(records({}), axis, LIGHT) for axis in AXES)):
         assert picture.startswith(b"\x89PNG")
+
+
+def test_over_all_mixtures_every_seed_is_a_pair_of_its_own() -> None:
+    hard = records({})
+    easy = [replace(record, setting="easy", run=replace(record.run, seed=record.run.seed + 5)) for record in hard[:2]]
+    # Faster than uniform on the one, and just as fast on the other.
+    easy += [replace(each, run=replace(each.run, arm="default")) for each in easy]
+    found = {each.arm: each for each in overall([*hard, *easy])}
+    default = found["default"]
+    assert (default.setting, default.seeds, default.reached) == ("all", 4, 4)
+    assert default.rollouts.mean == pytest.approx((0.6 + 0.6 + 1.0 + 1.0) / 4)
+    assert found["dots"].seeds == 2
 
 
 def test_live_metrics_are_ranked_by_how_well_they_foretell() -> None:
