@@ -20,7 +20,6 @@ from clients.connection import (
     call_metadata,
     channel_options,
     health_method,
-    is_local,
     replay_stub,
     seconds,
 )
@@ -68,7 +67,7 @@ class AsyncSelectorClient:
         self._warned: set[str] = set()
         self._plaintext = credentials is None
         self._metadata = call_metadata(token, target, encrypted=not self._plaintext)
-        self._same_host = SameHost(same_host and is_local(target), clock)
+        self._same_host = SameHost(same_host, target, clock)
         self._channel = (
             grpc.aio.insecure_channel(target, options)
             if credentials is None

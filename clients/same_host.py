@@ -7,6 +7,8 @@ travels over the connection, and it is not offered any for a while. Linux alone 
 Memory is used again, because touching fresh memory costs more than copying into it: once a call has ended well, and
 nobody has a view of what it sampled any more. Of any other call the service may still be reading or writing it; and of
 memory from before a fork the other process may have views, in the data set of a worker for example.
+
+Which way rollouts take, and why, is logged at level DEBUG, each statement once per client.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar
 
+from clients.connection import LOGGER, is_local
 from selector.v1 import memory as shared
 from selector.v1 import replay_service_pb2 as pb
 from selector.v1.wire import Part
@@ -41,6 +44,18 @@ _NOT_OFFERED_S = 60.0
 _HEADROOM = 1.1
 # Room for one message at least, which tells that the service reaches the memory.
 _LEAST_ROOM = 8 << 20
+
+_LENT = "rollouts go through shared memory"
+_NOT_WANTED = "rollouts go over the connection: same_host=False"
+_ELSEWHERE = "rollouts go over the connection: the target is no loopback address"
+_NO_SUCH_MEMORY = "rollouts go over the connection: this system, or the Python on it, has no memory to lend"
+_NOT_REACHED = (
+    "rollouts go over the connection: the service did not use this process's memory; it runs in another container or "
+    f"as another user, behind a forwarded port, or is an older one; memory is offered again in {_NOT_OFFERED_S:.0f} s"
+)
+_SMALL = f"calls smaller than {_LEAST_BYTES >> 10} KiB, and a first sample, go over the connection"
+_LARGE = f"pushes larger than {_MOST_BYTES >> 20} MiB go over the connection"
+_NONE_LEFT = "rollouts of a call go over the connection: there was no memory to be had"
 
 
 class Memory:
@@ -138,13 +153,15 @@ class SameHost:
     """What a client has lent, and whether it may lend more; threads may share it.
 
     Args:
-        local: the service listens on a loopback address.
+        wanted: memory may be lent.
+        target: where the service is.
         clock: monotonic seconds.
     """
 
-    def __init__(self, local: bool, clock: Callable[[], float]) -> None:
-        # A Python that was built for an old C library has no such memory, wherever it runs.
-        self._possible = local and hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
+    def __init__(self, wanted: bool, target: str, clock: Callable[[], float]) -> None:
+        self._target = target
+        self._impossible = _impossible(wanted, target)
+        self._told: set[str] = set()
         self._clock = clock
         self._not_before = clock()
         self._idle: list[Memory] = []
@@ -159,6 +176,7 @@ class SameHost:
         memory = self._taken(size)
         yield memory
         if memory is not None:
+            self._tell(_LENT if memory.used else _NOT_REACHED)
             memory.when_free(self._give_back)
 
     def room_for_sample(self) -> int:
@@ -179,7 +197,12 @@ class SameHost:
                 self._idle.pop().close()
 
     def _taken(self, size: int) -> Memory | None:
-        if not _LEAST_BYTES <= size <= _MOST_BYTES or not self._possible or self._clock() < self._not_before:
+        unfit = _SMALL if size < _LEAST_BYTES else _LARGE if size > _MOST_BYTES else None
+        why_not = self._impossible or unfit
+        if why_not is not None:
+            self._tell(why_not)
+            return None
+        if self._clock() < self._not_before:
             return None
         with self._lock:
             memory = self._idle.pop() if self._idle else None
@@ -190,7 +213,13 @@ class SameHost:
             memory = memory or Memory()
             memory.prepare(size)
             return memory
+        self._tell(_NONE_LEFT)
         return None
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            LOGGER.debug("%s: %s", self._target, what)
 
     def _give_back(self, memory: Memory) -> None:
         if not memory.own:
@@ -204,3 +233,13 @@ class SameHost:
             if not memory.used:
                 self._not_before = self._clock() + _NOT_OFFERED_S
         memory.close()
+
+
+def _impossible(wanted: bool, target: str) -> str | None:
+    """Why no memory can be lent, None = it can."""
+    if not wanted:
+        return _NOT_WANTED
+    if not is_local(target):
+        return _ELSEWHERE
+    # A Python that was built for an old C library has no such memory, wherever it runs.
+    return None if hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS") else _NO_SUCH_MEMORY

@@ -18,7 +18,6 @@ from clients.connection import (
     call_metadata,
     channel_options,
     health_method,
-    is_local,
     replay_stub,
     seconds,
 )
@@ -83,7 +82,7 @@ class SelectorClient:
         self._warned: set[str] = set()
         self._plaintext = credentials is None
         self._metadata = call_metadata(token, target, encrypted=not self._plaintext)
-        self._same_host = SameHost(same_host and is_local(target), clock)
+        self._same_host = SameHost(same_host, target, clock)
         self._channel = (
             grpc.insecure_channel(target, options)
             if credentials is None

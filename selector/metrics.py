@@ -155,6 +155,15 @@ class Metrics:
             "selector_rpc_seconds", "Time to answer.", ["method"], buckets=RPC_SECONDS_BOUNDS, registry=registry
         )
         self._in_flight = Gauge("selector_rpc_in_flight", "RPCs being answered.", ["method"], registry=registry)
+        self._carried = Counter(
+            "selector_replay_carried_groups_total",
+            "Groups pushed and sampled, by the way they took.",
+            ["direction", "way"],
+            registry=registry,
+        )
+        for direction in ("push", "sample"):
+            for way in ("memory", "connection"):
+                self._carried.labels(direction, way)
         for method in sorted(self._methods or ()):
             # A rate needs the zero before the first call.
             self._rpcs.labels(method, "OK")
@@ -180,6 +189,15 @@ class Metrics:
     def in_flight(self, method: str) -> AbstractContextManager[None]:
         """Count an RPC as being answered for as long as the context lasts."""
         return self._in_flight.labels(self._known(method)).track_inprogress()
+
+    def carried(self, direction: str, by_memory: bool, groups: int) -> None:
+        """Count groups that came or went, whatever became of them.
+
+        Args:
+            direction: ``push`` or ``sample``.
+            by_memory: through the caller's memory; False = over the connection.
+        """
+        self._carried.labels(direction, "memory" if by_memory else "connection").inc(groups)
 
     def start_http(self, host: str, port: int) -> MetricsServer:
         """Serve ``/metrics`` in a thread of its own.

@@ -72,7 +72,9 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         calls: Calls,
         observer: RpcObserver,
         monotonic: Callable[[], float],
+        carried: Callable[[str, bool, int], None],
     ) -> None:
+        """``carried`` is told direction, whether by memory, and number of the groups of each message."""
         self._runs = runs
         self._lanes = lanes
         self._limits = limits
@@ -81,6 +83,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         self.calls = calls
         self.observer = observer
         self.monotonic = monotonic
+        self._carried = carried
 
     @unary
     async def PushRollouts(
@@ -147,7 +150,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         )
         if end.shortfall:
             end.shortfall_reason = selector_service_pb2.SHORTFALL_REASON_BUFFER_TOO_SMALL
-        sent, parts = 0, list[Part]()
+        sent, count, parts = 0, 0, list[Part]()
         while sent < len(sample.positions):
             # What has no room is sent, and must not be too large for that.
             written = memory is not None and memory.room >= _WRITTEN_BYTES + _FRAME_BYTES
@@ -155,8 +158,16 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
             parts, count = await self._lanes.run(run_id, partial(self._groups, run, sample, sent, piece), context)
             sent += count
             if sent < len(sample.positions):
-                yield shared_memory.answer(parts, memory)
-        yield shared_memory.answer([*parts, end.SerializeToString()], memory)
+                yield self._answer(parts, memory, count)
+        yield self._answer([*parts, end.SerializeToString()], memory, count)
+
+    def _answer(
+        self, parts: Sequence[Part], memory: SharedMemory | None, groups: int
+    ) -> pb.SampleRolloutsResponse | bytes:
+        """A message of a sample as it is sent: itself, or where it stands in the memory."""
+        written = 0 if memory is None else memory.write(parts)
+        self._carried("sample", written > 0, groups)
+        return pb.SampleRolloutsResponse(memory_bytes=written) if written else b"".join(parts)
 
     async def _messages(
         self,
@@ -169,6 +180,7 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
         place, read = self.calls.of_context[context], 0
         message: PushMessage | None = first
         while message is not None:
+            self._carried("push", False, len(message.groups))
             yield message
             for index, size in enumerate(message.head.memory_messages):
                 if memory is None:
@@ -181,7 +193,9 @@ class ReplayServicer(pb_grpc.ReplayServiceServicer):
                 self._limits.check_message(size)
                 self._limits.check_stream(read)
                 place.hold(size)
-                yield memory.pushed(size, f"memory_messages[{index}]")
+                told = memory.pushed(size, f"memory_messages[{index}]")
+                self._carried("push", True, len(told.groups))
+                yield told
             message = await anext(rest, None)
 
     def _groups(self, run: Run, sample: Sample, start: int, max_bytes: int) -> tuple[list[Part], int]:

@@ -271,7 +271,14 @@ class Server:
             self._runs, self._lanes, self._encoding, self._access, self._calls, self._metrics, time.monotonic
         )
         replay = ReplayServicer(
-            self._runs, self._lanes, limits, self._access, self._calls, self._metrics, time.monotonic
+            self._runs,
+            self._lanes,
+            limits,
+            self._access,
+            self._calls,
+            self._metrics,
+            time.monotonic,
+            self._metrics.carried,
         )
         selector_service_pb2_grpc.add_SelectorServiceServicer_to_server(selector, server)
         replay_service_pb2_grpc.add_ReplayServiceServicer_to_server(replay, server)

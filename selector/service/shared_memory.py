@@ -79,12 +79,6 @@ class SharedMemory:
         return size
 
 
-def answer(parts: Sequence[Part], memory: SharedMemory | None) -> pb.SampleRolloutsResponse | bytes:
-    """A message of an answer as it is sent: itself, or where it stands in the memory."""
-    written = 0 if memory is None else memory.write(parts)
-    return pb.SampleRolloutsResponse(memory_bytes=written) if written else b"".join(parts)
-
-
 def reached(request: pb.PushRolloutsRequest | pb.SampleRolloutsRequest) -> SharedMemory | None:
     """The memory that a push begins with, or that a sample may be written to; None = it names none that can be reached.
 

@@ -114,7 +114,7 @@ def test_distributions_are_cumulative_by_bound(busy: Metrics) -> None:
 
 
 def test_names_types_and_labels_follow_the_conventions(busy: Metrics) -> None:
-    allowed = {"run", "arm", "reason", "status", "method", "code", "result", "version", "python"}
+    allowed = {"run", "arm", "reason", "status", "method", "code", "result", "version", "python", "direction", "way"}
     for name, (kind, labels) in families(busy).items():
         assert re.fullmatch(r"selector_[a-z_]+", name)
         assert kind in {"counter", "gauge", "histogram"}

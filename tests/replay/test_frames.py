@@ -100,7 +100,7 @@ def servicer(runs: OneRun) -> Iterator[ReplayServicer]:
         limits = Limits(max_stream_bytes=2**30, max_message_bytes=2**26)
         lanes = Lanes(executor, lambda: 0.0)
         access = Access(Tokens((), None, lambda: 0.0))
-        yield ReplayServicer(runs, lanes, limits, access, Calls(), Observer(), lambda: 0.0)  # type: ignore[arg-type]
+        yield ReplayServicer(runs, lanes, limits, access, Calls(), Observer(), lambda: 0.0, lambda *groups: None)  # type: ignore[arg-type]
 
 
 async def answers(servicer: ReplayServicer, request: pb.SampleRolloutsRequest) -> Any:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import itertools
+import logging
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -15,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,6 +30,7 @@ import numpy as np
 import pytest
 
 from clients import PermissionDenied, RolloutGroup, SelectorClient, SelectorError
+from clients import same_host as ways
 from selector.grants import Grant, Scope, admin, digest_of
 from selector.service import shared_memory
 from selector.v1 import replay_service_pb2 as pb
@@ -138,9 +143,47 @@ def vars_of(group: RolloutGroup) -> dict[str, Any]:
     return {name: getattr(group, name) for name in RolloutGroup.__dataclass_fields__}
 
 
+def carried(service: InProcessService) -> dict[tuple[str, str], int]:
+    """Groups by direction and way, as Prometheus sees them."""
+    with urllib.request.urlopen(f"http://{service.metrics_address}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    found = (
+        re.fullmatch(r'selector_replay_carried_groups_total{direction="(\w+)",way="(\w+)"} (\S+)', x) for x in lines
+    )
+    return {(line[1], line[2]): int(float(line[3])) for line in found if line is not None}
+
+
+def test_metrics_and_log_tell_which_way_groups_went(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "selector.client")
+    service = InProcessService(tmp_path, metrics_listen="127.0.0.1:0")
+    none = dict.fromkeys(itertools.product(("push", "sample"), ("memory", "connection")), 0)
+    assert carried(service) == none
+    for same_host, way in ((True, "memory"), (False, "connection")):
+        caplog.clear()
+        client = service.client(way, same_host=same_host)
+        client.create_run({"replay": {"capacity_groups": 64}})
+        client.register_prompts(PROMPTS)
+        before = carried(service)
+        # Of the first sample nobody knows the size; the third has nothing new to say.
+        for step in range(3):
+            client.push_rollouts(step, made(step))
+            client.sample_rollouts(step, GROUPS)
+        added = {key: count - before[key] for key, count in carried(service).items() if count > before[key]}
+        assert added == (
+            {("push", "memory"): 3 * GROUPS, ("sample", "memory"): 2 * GROUPS, ("sample", "connection"): GROUPS}
+            if same_host
+            else {("push", way): 3 * GROUPS, ("sample", way): 3 * GROUPS}
+        )
+        told = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
+        assert [said.removeprefix(f"{service.address}: ") for said in told] == (
+            [ways._LENT, ways._SMALL] if same_host else [ways._NOT_WANTED]
+        )
+    service.close()
+
+
 @pytest.mark.parametrize("stranger", ["unreachable", "of-another-client"])
 def test_without_memory_in_reach_everything_is_sent(
-    prepared: Any, monkeypatch: pytest.MonkeyPatch, stranger: str
+    prepared: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stranger: str
 ) -> None:
     """A server in a container sees no such process, or somebody else under that number."""
     foreign = os.memfd_create("selector-replay")
@@ -154,6 +197,7 @@ def test_without_memory_in_reach_everything_is_sent(
         return reach(pb.SharedMemory(process=os.getpid(), descriptor=foreign, key=memory.key))
 
     monkeypatch.setattr(shared_memory, "_reach", elsewhere)
+    caplog.set_level(logging.DEBUG, "selector.client")
     seconds = [1000.0]
     client = prepared(clock=lambda: seconds[0])
     for step in range(3):
@@ -166,6 +210,8 @@ def test_without_memory_in_reach_everything_is_sent(
     seconds[0] += 61
     client.sample_rollouts(7, GROUPS)
     assert len(asked) == 2
+    # Why, once.
+    assert sum("did not use this process's memory" in record.getMessage() for record in caplog.records) == 1
     assert os.pread(foreign, 2**22, 32) == bytes(2**22)
     os.close(foreign)
 
