@@ -42,6 +42,7 @@ from bench.adapter_rows import Pool, predictions
 from selector.adapter_training.data import rated_questions
 from selector.adapter_training.split import split
 from selector.adapter_training.training import Trained, TrainingOptions, train
+from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.difficulty.adapter import Adapter
 from selector.evaluation.draws import counts, draw_references
@@ -205,7 +206,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="default")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--cache", type=Path, default=default_cache())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from selector.adapter_training.network import AdapterNetwork
+from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.config import EstimatorConfig
 from selector.difficulty.estimate import OutcomeBatch, PoolFeatures
@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.adapter_cost", description="See the module's docstring.")
     parser.add_argument("--prompts", type=int, default=100_000)
     parser.add_argument("--references", type=int, default=256)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     arguments = parser.parse_args()
     rows = []
     with threadpool_limits(1):

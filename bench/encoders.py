@@ -27,6 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 from bench.cases import case
+from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.embedding import Encoder, load_encoder
 from selector.evaluation.experiment import evaluate
@@ -118,7 +119,7 @@ def main() -> int:
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--onnx", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     arguments = parser.parse_args()
     texts = sample(arguments.data, arguments.texts)
     if arguments.onnx:

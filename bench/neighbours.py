@@ -36,6 +36,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.config import RunConfig
 from selector.difficulty.attending import Attending, Attention
@@ -269,7 +270,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10_000, help="0 = no shortlists.")
     parser.add_argument("--encoder", default="default")
     parser.add_argument("--cache", type=Path, default=default_cache())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     arguments = parser.parse_args()
     choice = EncoderChoice(arguments.encoder, "cpu", 1, arguments.cache)
     found: dict[str, list[dict[str, Any]]] = {"twins": [], "registration": [], "shortlist": []}

@@ -24,6 +24,7 @@ import torch
 from tqdm import tqdm
 
 from clients import SelectorClient
+from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.evaluation.embeddings import EncoderChoice, default_cache
 from selector.evaluation.figures import Accuracy
@@ -86,7 +87,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("bench-output/prequential"))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     jobs = [(arm, seed, arguments.output / f"{arm.name}-{seed}") for arm in _ARMS for seed in range(arguments.runs)]

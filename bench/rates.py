@@ -38,6 +38,7 @@ from tqdm import tqdm
 
 import selector
 from bench.cases import REFERENCES, case
+from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.code_digest import code_digest
 from selector.evaluation.experiment import evaluate
@@ -194,8 +195,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("bench-output/rates"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--picture", type=output_file)
+    parser.add_argument("--json", type=output_file)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     jobs = list(_jobs(arguments))

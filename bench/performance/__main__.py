@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.performance.pictures import growth, ratios
+from selector.cli.output_file import output_file
 
 SUITE = ("predict", "select", "calls", "replay", "registration")
 ALONE = ("long_run",)
@@ -58,7 +59,7 @@ def main(given: Sequence[str] | None = None) -> int:
         prog="python -m bench.performance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=(*SUITE, *ALONE), metavar="NAME", help=", ".join((*SUITE, *ALONE)))
-    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--json", type=output_file, help="write all figures here")
     parser.add_argument("--pictures", type=Path, default=Path("bench-output"), help="folder; default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="to see that it runs: the figures mean nothing")
     arguments = parser.parse_args(given)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.performance.figures import SAME
+from selector.cli.output_file import output_file
 from selector.picture_style import LIGHT, Theme, blank, dress, written
 
 _PANELS = {
@@ -94,8 +95,8 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", type=Path, nargs="+", help="written with --json")
-    parser.add_argument("--ratios", type=Path, help="the picture of ratios")
-    parser.add_argument("--growth", type=Path, help="the picture of a long run")
+    parser.add_argument("--ratios", type=output_file, help="the picture of ratios")
+    parser.add_argument("--growth", type=output_file, help="the picture of a long run")
     arguments = parser.parse_args()
     if not (arguments.ratios or arguments.growth):
         parser.error("expected --ratios, --growth or both")

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from selector.cli.output_file import OutputFile
 from selector.cli.table import facts, size, table, write_json
 
 if TYPE_CHECKING:
     from selector.maintenance.manifest import Manifest
 
-_json_option = click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures as JSON."
-)
+_json_option = click.option("--json", "json_path", type=OutputFile(), help="Also write the figures as JSON.")
 
 
 @click.command()

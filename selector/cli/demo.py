@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from selector.cli.output_file import OutputFile
+
 
 @click.command()
 @click.option(
@@ -18,9 +20,7 @@ import click
 )
 @click.option("--seeds", type=click.IntRange(1, 64), default=2, show_default=True, help="Seeds per arm.")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=60, show_default=True, help="Training steps per arm.")
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures as JSON."
-)
+@click.option("--json", "json_path", type=OutputFile(), help="Also write the figures as JSON.")
 def demo(output: Path, seeds: int, steps: int, json_path: Path | None) -> None:
     """Train a tiny policy through the service, with four ways of selecting, and compare them.
 

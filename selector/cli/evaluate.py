@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from selector import __version__
+from selector.cli.output_file import OutputFile
 from selector.cli.table import facts, table, write_json
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_envvar=True,
     help="Directory that keeps embeddings.  [default: in the user's cache]",
 )
-@click.option("--json", "json_path", type=_FILE, help="Also write all figures of all draws as JSON.")
+@click.option("--json", "json_path", type=OutputFile(), help="Also write all figures of all draws as JSON.")
 @click.option("--picture", type=_FILE, help="Also draw a picture: .png, .svg or .pdf.")
 @click.pass_context
 def evaluate(context: click.Context, /, **options: Any) -> None:

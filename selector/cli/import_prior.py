@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from selector.cli.output_file import OutputFile
 from selector.cli.session import connected, target_options
 from selector.cli.table import facts, write_json
 from selector.ranges import LARGEST_STEP
@@ -46,9 +47,7 @@ if TYPE_CHECKING:
     "--trials", metavar="COLUMN|N", help="Column of the trials behind the rates, or their number.  [default: 'n']"
 )
 @target_options
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures as JSON."
-)
+@click.option("--json", "json_path", type=OutputFile(), help="Also write the figures as JSON.")
 @click.pass_context
 def import_prior(context: click.Context, /, **options: Any) -> None:
     """Give the prompts of RUN other models' pass rates as priors.

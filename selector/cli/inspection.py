@@ -12,12 +12,11 @@ import click
 
 from clients.names import short_name
 from clients.results import PromptRow, Quality
+from selector.cli.output_file import OutputFile
 from selector.cli.session import connected, target_options
 from selector.cli.table import facts, size, table, write_json
 
-_json_option = click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures as JSON."
-)
+_json_option = click.option("--json", "json_path", type=OutputFile(), help="Also write the figures as JSON.")
 _EXPORT_ROWS = 50_000
 # With texts and embeddings, some megabytes.
 _PROMPT_ROWS = 2000

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from selector.cli.output_file import OutputFile
 from selector.cli.table import facts, table, write_json
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
     show_envvar=True,
     help="Directory that keeps embeddings.  [default: in the user's cache]",
 )
-@click.option("--json", "json_path", type=_FILE, help="Also write all figures as JSON.")
+@click.option("--json", "json_path", type=OutputFile(), help="Also write all figures as JSON.")
 @click.pass_context
 def train_adapter(context: click.Context, /, **options: Any) -> None:
     """Train the adapter of the paper's attention on pass rates of many models.

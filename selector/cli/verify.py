@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from selector.cli.output_file import OutputFile
 from selector.cli.table import table, write_json
 
 
@@ -22,9 +23,7 @@ from selector.cli.table import table, write_json
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Verify a state directory, instead of a backup; a server may go on serving from it.",
 )
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the findings as JSON."
-)
+@click.option("--json", "json_path", type=OutputFile(), help="Also write the findings as JSON.")
 def verify(source: Path | None, state_dir: Path | None, json_path: Path | None) -> None:
     """Check a backup or a state directory: checksums, and that its parts fit together.
 

@@ -151,11 +151,11 @@ def test_json_holds_what_the_client_returns(
     assert explained["predicted_difficulty"] == client.explain(PROMPTS[0]).predicted_difficulty
 
 
-def test_json_that_cannot_be_written_is_one_line(invoke: Invoke, target: str, tmp_path: Path) -> None:
-    result = invoke("runs", "--target", target, "--json", tmp_path / "missing" / "figures.json")
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 1
-    assert "figures.json" in result.stderr
+def test_json_that_cannot_be_written_is_refused_before_the_call(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("runs", "--target", "127.0.0.1:1", "--json", tmp_path / "missing" / "figures.json")
+    assert result.exit_code == 2
+    assert "--json" in result.stderr.splitlines()[-1]
+    assert "figures.json: No such file or directory" in result.stderr
 
 
 @pytest.mark.parametrize("source", ["target", "state-dir"])

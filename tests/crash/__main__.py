@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from selector.cli.output_file import output_file
 from tests.crash.campaign import Campaign
 from tests.crash.kills import traceable
 from tests.crash.service import Mismatch
@@ -22,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None, help="of every choice; default: a new one, which is printed")
-    parser.add_argument("--json", type=Path, default=None, help="file for the figures")
+    parser.add_argument("--json", type=output_file, help="file for the figures")
     arguments = parser.parse_args()
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if arguments.seed is None else arguments.seed
     if not traceable():

@@ -117,7 +117,7 @@ def test_an_adapter_gets_its_row(evaluate: Evaluate, write: Write, tmp_path: Pat
         (("--data", "DATA", "--draws", "0"), 2, "--draws"),
         (("--data", "DATA", "--picture", "out.gif"), 2, "expected a name ending in .png, .svg or .pdf"),
         (("--data", "DATA", "--encoder", "no such model"), 1, "is neither a directory nor a model name"),
-        (("--data", "DATA", *QUICK, "--json", "/nowhere/out.json"), 1, "cannot write /nowhere/out.json"),
+        (("--data", "DATA", *QUICK, "--json", "/nowhere/out.json"), 2, "cannot write /nowhere/out.json"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from selector.cli.output_file import output_file
 from tests.fuzz.targets import SHARES, run_target
 
 # Whether a flush reaches a disk is not what is tried here.
@@ -23,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="inputs in total, split over the targets")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="file for the figures and the faults")
+    parser.add_argument("--json", type=output_file, help="file for the figures and the faults")
     parser.add_argument("--only", choices=sorted(SHARES), action="append", help="these targets only; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
     parser.add_argument("--target", choices=sorted(SHARES), help=argparse.SUPPRESS)

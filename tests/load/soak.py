@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from clients import SelectorClient
+from selector.cli.output_file import output_file
 from tests.load.rogues import ALLOWED
 from tests.load.start import Worker
 from tests.load.tally import OK, Tally
@@ -263,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output_file)
     chosen = parser.parse_args(arguments)
     outcome = soak(chosen.minutes)
     sys.stdout.write(table(outcome) + "\n")

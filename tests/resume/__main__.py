@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from selector.cli.output_file import OutputFile
 from tests.resume.machine import ProcessMachine, ResumeMachine
 from tests.resume.rounds import run
 
@@ -26,7 +27,7 @@ _PROCESS_EVERY = 4
 
 @click.command()
 @click.option("--operations", type=click.IntRange(min=1), default=20_000, show_default=True)
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--json", "json_path", type=OutputFile())
 @click.option("--seed", "first_seed", type=int, help="Of the random calls; a random one by default.")
 def main(operations: int, json_path: Path | None, first_seed: int | None) -> None:
     """Compare the service with a model that is never interrupted."""
