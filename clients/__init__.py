@@ -8,6 +8,7 @@ from clients.columns import Column
 from clients.config import run_config
 from clients.errors import (
     AlreadyExists,
+    ClientClosed,
     DeadlineExceeded,
     FailedPrecondition,
     FieldViolation,
@@ -55,6 +56,7 @@ __all__ = [
     "AlreadyExists",
     "ArmQuality",
     "AsyncSelectorClient",
+    "ClientClosed",
     "Column",
     "DeadlineExceeded",
     "Explanation",

@@ -23,7 +23,7 @@ from clients.connection import (
     replay_stub,
     seconds,
 )
-from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
+from clients.errors import ClientClosed, DeadlineExceeded, SelectorError, from_rpc_error
 from clients.operations import Call, Operation, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
@@ -391,6 +391,8 @@ class AsyncSelectorClient:
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise from_rpc_error(error, self._plaintext) from error
+        except grpc.aio.UsageError as error:
+            raise ClientClosed from error
 
     async def _export(self, request: Any, timeout_s: float) -> AsyncIterator[results.ExportRow]:
         try:
@@ -399,3 +401,5 @@ class AsyncSelectorClient:
                     yield row
         except grpc.RpcError as error:
             raise from_rpc_error(error, self._plaintext) from error
+        except grpc.aio.UsageError as error:
+            raise ClientClosed from error

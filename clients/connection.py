@@ -5,11 +5,16 @@ from __future__ import annotations
 import ipaddress
 import logging
 import math
+import re
 from typing import Any
 
 from clients.messages import number, shown
 from selector.v1 import replay_service_pb2
 from selector.v1.replay_service_pb2_grpc import ReplayServiceStub
+
+# gRPC's own, each with addresses of a form of its own.
+_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):")
+_HOST_AND_PORT = re.compile(r"([^\s:/\[\]]+|\[[^\s/\[\]]+\]):[0-9]{1,5}")
 
 LOGGER = logging.getLogger("selector.client")
 
@@ -35,10 +40,9 @@ def call_metadata(token: str | None, target: str, encrypted: bool) -> tuple[tupl
     """The bearer token as call metadata, which gRPC also sends where there is no TLS.
 
     Raises:
-        ValueError: the token cannot be sent; gRPC would show it in the error of every call.
+        ValueError: the target is none; or the token cannot be sent, which gRPC would show in the error of every call.
     """
-    if not isinstance(target, str):
-        raise ValueError(f"target: expected host:port as text, got {shown(target)}")
+    _check_target(target)
     if token is None:
         return ()
     if not isinstance(token, str):
@@ -50,6 +54,15 @@ def call_metadata(token: str | None, target: str, encrypted: bool) -> tuple[tupl
     if not encrypted and not is_local(target):
         LOGGER.warning("the bearer token travels unencrypted to %s; pass tls=", target)
     return (("authorization", f"Bearer {token}"),)
+
+
+def _check_target(target: str) -> None:
+    if not isinstance(target, str):
+        raise ValueError(f"target: expected host:port as text, got {shown(target)}")
+    if _SCHEME.match(target):
+        return
+    if _HOST_AND_PORT.fullmatch(target) is None or not 0 < int(target.rpartition(":")[2]) < 2**16:
+        raise ValueError(f"target: expected host:port, such as 127.0.0.1:50051, got {shown(target)}")
 
 
 def seconds(value: float) -> float:

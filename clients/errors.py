@@ -149,6 +149,15 @@ class Internal(SelectorError):
     default_code = grpc.StatusCode.INTERNAL
 
 
+class ClientClosed(SelectorError):
+    """The client was closed before the call: make another one."""
+
+    default_code = grpc.StatusCode.CANCELLED
+
+    def __init__(self, message: str = "the client was closed; make a new one", **details: Any) -> None:
+        super().__init__(message, **details)
+
+
 class MalformedAnswer(SelectorError):
     """What came back is no answer to the call: another service, another version, or something on the way changed it.
 
@@ -186,6 +195,9 @@ def from_rpc_error(error: grpc.RpcError, plaintext: bool = False) -> SelectorErr
     # How a service with TLS looks to whoever connects without; one that goes away in the middle of a call differs.
     if plaintext and code is grpc.StatusCode.UNAVAILABLE and "failed to connect" in message and "closed" in message:
         message += " (does the service use TLS?)"
+    # What answered is not TLS; a plaintext service speaks first, and so is taken for this.
+    if code is grpc.StatusCode.UNAVAILABLE and "WRONG_VERSION_NUMBER" in message:
+        message += " (the service seems to be without TLS, which the client was told to use)"
     reason: str | None = None
     metadata: dict[str, str] = {}
     violations: list[FieldViolation] = []

@@ -21,7 +21,7 @@ from clients.connection import (
     replay_stub,
     seconds,
 )
-from clients.errors import DeadlineExceeded, SelectorError, from_rpc_error
+from clients.errors import ClientClosed, DeadlineExceeded, SelectorError, from_rpc_error
 from clients.operations import Call, Operation, request_id_of
 from clients.retry import RetryPolicy
 from clients.rollout_group import RolloutGroup
@@ -47,7 +47,8 @@ class SelectorClient:
     forking, in the process that uses it (PyTorch ``DataLoader`` workers and Ray actors included).
 
     Args:
-        target: ``host:port``.
+        target: ``host:port``, an IPv6 host in brackets; or a target of gRPC's with its scheme, such as ``dns:`` or
+            ``unix:``.
         run_id: matches ``[A-Za-z0-9._-]{1,128}``; the run need not exist yet.
         token: bearer token, sent with every call.
         tls: None = unencrypted; True = the system's authorities; a path or PEM bytes = this authority; a ``Tls`` with
@@ -80,6 +81,7 @@ class SelectorClient:
         self._clock = clock
         self._jitter = random.Random()
         self._warned: set[str] = set()
+        self._closed = False
         self._plaintext = credentials is None
         self._metadata = call_metadata(token, target, encrypted=not self._plaintext)
         self._same_host = SameHost(same_host, target, clock)
@@ -405,7 +407,8 @@ class SelectorClient:
         self._run(operations.wait_ready(), timeout_s)
 
     def close(self) -> None:
-        """Closes the connection; calls under way fail."""
+        """Closes the connection; calls under way fail, and later ones raise ``ClientClosed``."""
+        self._closed = True
         self._channel.close()
         self._same_host.close()
 
@@ -467,6 +470,11 @@ class SelectorClient:
             if isinstance(call.request, RequestStream) and call.request.failure is not None:
                 raise call.request.failure from None
             raise from_rpc_error(error, self._plaintext) from error
+        except ValueError as error:
+            # gRPC's own, of a channel that was closed.
+            if self._closed:
+                raise ClientClosed from error
+            raise
 
     def _export(self, request: Any, timeout_s: float) -> Iterator[results.ExportRow]:
         try:
@@ -474,3 +482,7 @@ class SelectorClient:
                 yield from operations.export_rows(response)
         except grpc.RpcError as error:
             raise from_rpc_error(error, self._plaintext) from error
+        except ValueError as error:
+            if self._closed:
+                raise ClientClosed from error
+            raise

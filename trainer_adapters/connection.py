@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from clients import (
     AlreadyExists,
+    ClientClosed,
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
@@ -44,7 +45,15 @@ LOGGER = logging.getLogger("selector.adapter")
 T = TypeVar("T")
 
 # What the caller sent, or may do, is wrong; the service is well.
-_CALLER = (InvalidArgument, FailedPrecondition, AlreadyExists, NotFound, Unauthenticated, PermissionDenied)
+_CALLER = (
+    InvalidArgument,
+    FailedPrecondition,
+    AlreadyExists,
+    NotFound,
+    Unauthenticated,
+    PermissionDenied,
+    ClientClosed,
+)
 # Of selector.v1.reasons: unlike the quotas of what is kept, this passes by itself.
 _OVERLOADED = "OVERLOADED"
 # So often a write is answered with an error of the service's own before it is given up.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients import Column, RolloutGroup, SamplingSettings, SelectorClient
+from clients import AsyncSelectorClient, Column, RolloutGroup, SamplingSettings, SelectorClient
 from selector.v1 import selector_service_pb2 as selector_pb
 from tests.clients.groups import GROUP
 
@@ -288,6 +288,43 @@ def test_who_is_called_and_the_token_are_text() -> None:
         SelectorClient(5, "run")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^token: expected text, got bytes$"):
         SelectorClient("127.0.0.1:1", "run", token=b"s3cret")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "",
+        "nonsense",
+        "127.0.0.1",
+        "http://127.0.0.1:50051",
+        "https://a.b:1",
+        "host:port",
+        "host:0",
+        "host:65536",
+        "::1:5",
+        "host:50051/",
+        " host:50051",
+        "host:",
+        ":50051",
+    ],
+)
+@pytest.mark.parametrize("client", [SelectorClient, AsyncSelectorClient])
+def test_a_target_that_is_none_is_refused_when_the_client_is_made(client: Any, target: str) -> None:
+    with pytest.raises(ValueError, match=r"^target: expected host:port, such as 127.0.0.1:50051, got '"):
+        client(target, "run")
+
+
+def test_targets_of_every_form_are_taken() -> None:
+    for target in (
+        "127.0.0.1:1",
+        "[::1]:1",
+        "a-b.example:65535",
+        "http:1",
+        "dns:///host",
+        "unix:/tmp/x",
+        "ipv4:1.2.3.4:5",
+    ):
+        SelectorClient(target, "run").close()
 
 
 def test_an_id_beyond_the_first_part_is_named_by_its_place_before_anything_is_sent(call: Caller, script: Any) -> None:

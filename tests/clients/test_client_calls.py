@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 import logging
@@ -492,3 +493,38 @@ def test_both_clients_have_the_same_methods() -> None:
         }
 
     assert methods(SelectorClient) == methods(AsyncSelectorClient)
+
+
+def test_a_closed_client_says_so(target: str) -> None:
+    client = SelectorClient(target, "run")
+    client.get_run()
+    client.close()
+    for call in (
+        client.get_run,
+        client.wait_ready,
+        lambda: client.register_prompts(["p"], ["text"]),
+        lambda: client.push_rollouts(0, [GROUP]),
+        lambda: client.sample_rollouts(0, 1),
+        lambda: list(client.export("prompts")),
+    ):
+        with pytest.raises(clients.ClientClosed, match="the client was closed"):
+            call()
+
+    async def closed() -> None:
+        client = AsyncSelectorClient(target, "run")
+        await client.get_run()
+        await client.close()
+        for call in (
+            client.get_run,
+            client.wait_ready,
+            lambda: client.register_prompts(["p"], ["text"]),
+            lambda: client.push_rollouts(0, [GROUP]),
+            lambda: client.sample_rollouts(0, 1),
+        ):
+            with pytest.raises(clients.ClientClosed, match="the client was closed"):
+                await call()
+        with pytest.raises(clients.ClientClosed):
+            async for _ in client.export("prompts"):
+                pass
+
+    asyncio.run(closed())

@@ -122,6 +122,22 @@ def test_nobody_gets_through_without_trust(
         assert not _answers(secured.address, tls), tls
 
 
+def test_a_service_without_tls_is_told_from_one_that_is_not_trusted(
+    secured: InProcessService, world: World, tmp_path: Path
+) -> None:
+    plain = InProcessService(tmp_path)
+    said = {}
+    for service, tls in ((plain, world.ca[0]), (secured, world.other_ca[0])):
+        with (
+            SelectorClient(service.address, "a", tls=tls, retry=_ONCE) as client,
+            pytest.raises(Unavailable) as refused,
+        ):
+            client.list_runs()
+        said[service] = "seems to be without TLS" in str(refused.value)
+    plain.close()
+    assert said == {plain: True, secured: False}
+
+
 def test_the_name_in_the_certificate_counts(world: World, tmp_path: Path) -> None:
     cert, key = issued(tmp_path, "named", world.ca, "DNS:selector.example")
     service = InProcessService(tmp_path / "state", tls_cert=cert, tls_key=key)
