@@ -19,7 +19,17 @@ from clients.columns import Column, check_column, make_column
 from clients.messages import add, build, fill, listed, shown
 from clients.names import enum_number, short_name
 from clients.sampling_settings import SamplingSettings
-from clients.token_arrays import FLOAT32, INT32, UINT8, log_probs, loss_mask, per_rollout, scores, token_ids
+from clients.token_arrays import (
+    FLOAT32,
+    INT32,
+    UINT8,
+    check_token_ids,
+    log_probs,
+    loss_mask,
+    per_rollout,
+    scores,
+    token_ids,
+)
 from selector.v1 import replay_service_pb2, selector_service_pb2
 from selector.v1.wire import Part, delimited
 
@@ -121,13 +131,15 @@ class RolloutGroup:
         """A group from one array (or list, or CPU tensor) per rollout.
 
         Args:
-            prompt_token_ids: (P,) integers.
-            response_token_ids: per rollout (length,) integers, at least one.
+            prompt_token_ids: (P,) integers >= 0.
+            response_token_ids: per rollout (length,) integers, at least one; >= 0 where the mask is 1.
             behavior_log_probs: per rollout (length,) floats.
             rewards, outcomes: (n,) floats.
             loss_masks: per rollout (length,) of 0 and 1; None = every token counts.
             statuses: per rollout a name of RolloutStatus; None = all completed.
             sampling: settings, or a mapping of their fields.
+            group_id: unique in the run; None = ``<prompt_id>@<policy_version>``. A second group of a prompt by the same
+                policy needs one of its own.
             columns: by name an array, bytes, or a list with one array (or bytes) per rollout.
 
         Raises:
@@ -149,6 +161,11 @@ class RolloutGroup:
         lengths = np.array([len(ids) for ids in responses], dtype=np.int32)
         behavior = per_rollout(behavior_log_probs, lengths, log_probs, "behavior_log_probs")
         masks = None if loss_masks is None else per_rollout(loss_masks, lengths, loss_mask, "loss_masks")
+        prompt = token_ids(prompt_token_ids, "prompt_token_ids")
+        check_token_ids(prompt, "prompt_token_ids", own.prompt_id)
+        for index, ids in enumerate(responses):
+            mask = None if masks is None else masks[index]
+            check_token_ids(ids, f"response_token_ids[{index}]", own.prompt_id, mask)
         return cls(
             prompt_id=own.prompt_id,
             group_id=own.group_id,
@@ -160,7 +177,7 @@ class RolloutGroup:
                 short_name(_STATUS, enum_number(_STATUS, status, f"statuses[{index}]"))
                 for index, status in enumerate(listed(() if statuses is None else statuses, "statuses", "statuses"))
             ),
-            prompt_token_ids=token_ids(prompt_token_ids, "prompt_token_ids"),
+            prompt_token_ids=prompt,
             response_token_ids=np.concatenate(responses),
             behavior_log_probs=np.concatenate(behavior),
             loss_mask=None if masks is None else np.concatenate(masks),

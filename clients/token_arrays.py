@@ -30,6 +30,21 @@ def token_ids(values: Any, path: str) -> np.ndarray:
     return array.astype(INT32, copy=False)
 
 
+def check_token_ids(ids: np.ndarray, path: str, prompt_id: str, mask: np.ndarray | None = None) -> None:
+    """None is negative; where the mask is 0, which the policy did not draw, they may be anything.
+
+    Raises:
+        ValueError: names the first that is.
+    """
+    if ids.size == 0 or ids.min() >= 0:
+        return
+    wrong = ids < 0 if mask is None else (ids < 0) & (mask != 0)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        where = "" if mask is None else " where the mask is 1"
+        raise ValueError(f"{path}[{first}]: expected a token id >= 0{where}, got {ids[first]} (prompt {prompt_id!r})")
+
+
 def log_probs(values: Any, path: str) -> np.ndarray:
     """(length,) float32; whether they are finite and not positive is the service's to check, under the mask."""
     return _floats(values, path).astype(FLOAT32, copy=False)

@@ -76,8 +76,8 @@ class GroupColumns:
         rewards: (G,) float64.
         outcomes: (G,) float64 raw task scores.
         statuses: (G,) uint8 status codes, or (0,).
-        prompt_token_ids: int32 bytes.
-        response_token_ids: (T,) int32 bytes.
+        prompt_token_ids: int32 bytes, >= 0.
+        response_token_ids: (T,) int32 bytes, >= 0 where the mask is 1.
         behavior_log_probs: (T,) float32 bytes.
         loss_mask: (T,) uint8 bytes of 0 or 1; empty = all 1.
         columns: layouts of the further columns.
@@ -135,8 +135,9 @@ def validate_group(group: GroupColumns, rules: GroupRules, step: int) -> Checked
     """Check every rule of a group that is pushed at a step.
 
     Raises:
-        GroupRefused: INVALID_FIELD (ids, version, column names), INVALID_GROUP (columns that do not fit together),
-            INVALID_OUTCOME, INVALID_LOG_PROB or SAMPLING_DIFFERS, with the field, what was expected and what came.
+        GroupRefused: INVALID_FIELD (ids, version, column names), INVALID_GROUP (columns that do not fit together,
+            negative token ids), INVALID_OUTCOME, INVALID_LOG_PROB or SAMPLING_DIFFERS, with the field, what was
+            expected and what came.
     """
     _check_identity(group, step)
     _check_sampling(group.sampling, rules.sampling)
@@ -149,6 +150,7 @@ def validate_group(group: GroupColumns, rules: GroupRules, step: int) -> Checked
         if column.name in names:
             raise GroupRefused(Reason.INVALID_FIELD, f"columns[{position}].name", f"{column.name!r} occurs twice")
         names.add(column.name)
+    _check_token_ids(group)
     _check_log_probs(group)
     return _outcome_summary(group, rules)
 
@@ -282,23 +284,45 @@ def _check_column(column: ColumnLayout, path: str, rollouts: int) -> None:
         raise GroupRefused(Reason.INVALID_GROUP, f"{path}.lengths", description)
 
 
+def _check_token_ids(group: GroupColumns) -> None:
+    prompt = np.frombuffer(group.prompt_token_ids, dtype="<i4")
+    if len(prompt) and prompt.min() < 0:
+        first = int(np.argmax(prompt < 0))
+        description = f"expected a token id >= 0; got {prompt[first]}"
+        raise GroupRefused(Reason.INVALID_GROUP, f"prompt_token_ids[{first}]", description)
+    response = np.frombuffer(group.response_token_ids, dtype="<i4")
+    if response.min() >= 0:
+        return
+    # What the policy did not draw may be marked by whatever the trainer likes.
+    wrong = (response < 0) & _counts(group)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        description = f"{_place(group, first)}: expected a token id >= 0 where the mask is 1; got {response[first]}"
+        raise GroupRefused(Reason.INVALID_GROUP, f"response_token_ids[{first}]", description)
+
+
+def _counts(group: GroupColumns) -> np.ndarray:
+    """Response tokens whose mask is 1: (T,) bool, or one True for all."""
+    return np.frombuffer(group.loss_mask, dtype=np.uint8) != 0 if group.loss_mask else np.ones(1, dtype=bool)
+
+
+def _place(group: GroupColumns, position: int) -> str:
+    """Which rollout's token a position in the response is."""
+    ends = np.cumsum(group.lengths)
+    rollout = int(np.searchsorted(ends, position, side="right"))
+    return f"rollout {rollout}, token {position - int(ends[rollout] - group.lengths[rollout])}"
+
+
 def _check_log_probs(group: GroupColumns) -> None:
     log_probs = np.frombuffer(group.behavior_log_probs, dtype="<f4")
     # A NaN makes both extremes NaN, which compare false. Mostly even masked positions are sound.
     if log_probs.max() <= 0 and log_probs.min() > -np.inf:
         return
-    sound = (log_probs <= 0) & (log_probs > -np.inf)
-    if group.loss_mask:
-        sound |= np.frombuffer(group.loss_mask, dtype=np.uint8) == 0
+    sound = (log_probs <= 0) & (log_probs > -np.inf) | ~_counts(group)
     if sound.all():
         return
     first = int(np.argmin(sound))
-    ends = np.cumsum(group.lengths)
-    rollout = int(np.searchsorted(ends, first, side="right"))
-    token = first - int(ends[rollout] - group.lengths[rollout])
-    description = (
-        f"rollout {rollout}, token {token}: expected finite and <= 0 where the mask is 1; got {log_probs[first]}"
-    )
+    description = f"{_place(group, first)}: expected finite and <= 0 where the mask is 1; got {log_probs[first]}"
     raise GroupRefused(Reason.INVALID_LOG_PROB, f"behavior_log_probs[{first}]", description)
 
 

@@ -109,7 +109,10 @@ class _Push:
             return Refusal(index, Reason.QUOTA_EXCEEDED, "", description)
         there = self._content(group.group_id)
         if there is not None and there != (arrival.nbytes, arrival.checksum):
-            description = f"{group.group_id!r} is there with other content; ids are unique in a run"
+            own = group.group_id == f"{group.prompt_id}@{group.policy_version}"
+            description = f"{group.group_id!r} is there with other content; ids are unique in a run" + (
+                ", and prompt_id@policy_version unless a group_id is given: give each group one" if own else ""
+            )
             return Refusal(index, Reason.INVALID_GROUP, "group_id", description)
         return None
 

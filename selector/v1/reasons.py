@@ -30,7 +30,10 @@ class Reason(Enum):
     INVALID_OUTCOME = ("INVALID_ARGUMENT", "an outcome is NaN, infinite or outside outcome_range")
     REQUEST_ID_REUSED = ("INVALID_ARGUMENT", "the request_id was used before with other content")
     SELECTION_DIFFERS = ("INVALID_ARGUMENT", "this (step, purpose, round), or sample, was answered for other arguments")
-    INVALID_GROUP = ("INVALID_ARGUMENT", "a rollout group's columns do not fit together")
+    INVALID_GROUP = (
+        "INVALID_ARGUMENT",
+        "a rollout group is not sound: columns that do not fit, negative token ids, or its id is another's",
+    )
     INVALID_LOG_PROB = ("INVALID_ARGUMENT", "a behaviour log-prob is NaN, infinite or positive where the mask is 1")
     INVALID_PAGE_TOKEN = ("INVALID_ARGUMENT", "a page token is not one that was handed out")
     RUN_NOT_FOUND = ("NOT_FOUND", "there is no such run")

@@ -36,8 +36,8 @@ def group_arguments(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "prompt_id": draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)),
         "policy_version": draw(st.integers(0, 2**40)),
-        "prompt_token_ids": draw(hnp.arrays(np.int64, st.integers(0, 5), elements=st.integers(-(2**31), 2**31 - 1))),
-        "response_token_ids": per_rollout(np.int32),
+        "prompt_token_ids": draw(hnp.arrays(np.int64, st.integers(0, 5), elements=st.integers(0, 2**31 - 1))),
+        "response_token_ids": per_rollout(np.int32, st.integers(0, 2**31 - 1)),
         # Whatever the bits are: masked positions may hold anything.
         "behavior_log_probs": [bits.view(np.float32) for bits in per_rollout(np.uint32)],
         "rewards": draw(hnp.arrays(np.float64, count)),
@@ -104,6 +104,11 @@ def arguments(**changes: Any) -> dict[str, Any]:
 
 def column(**changes: Any) -> Column:
     return replace(Column("int8", (1,), b"a"), **changes)
+
+
+def test_tokens_that_the_policy_did_not_draw_may_be_anything() -> None:
+    group = RolloutGroup.from_arrays(**arguments(response_token_ids=[[1, -100, 3], [4]], loss_masks=[[1, 0, 1], [1]]))
+    assert group.response(0).tolist() == [1, -100, 3]
 
 
 def test_parts_are_views_and_received_arrays_are_read_only() -> None:
@@ -176,6 +181,15 @@ def test_tensors_and_the_masks_of_trainers_are_taken() -> None:
         ({"response_token_ids": [[1, 2, 3], [[4], [5, 6]]]}, "response_token_ids[1]: expected a one-dimensional array"),
         ({"response_token_ids": [[1, 2, 3], [0.5]]}, "response_token_ids[1]: expected integers, got float64"),
         ({"response_token_ids": [[1, 2, 3], [2**31]]}, "response_token_ids[1]: expected 32-bit integers"),
+        (
+            {"response_token_ids": [[1, 2, -3], [4]]},
+            "response_token_ids[0][2]: expected a token id >= 0, got -3 (prompt 'p')",
+        ),
+        (
+            {"response_token_ids": [[-1, 2, 3], [-4]], "loss_masks": [[0, 1, 1], [1]]},
+            "response_token_ids[1][0]: expected a token id >= 0 where the mask is 1, got -4 (prompt 'p')",
+        ),
+        ({"prompt_token_ids": [1, -1]}, "prompt_token_ids[1]: expected a token id >= 0, got -1 (prompt 'p')"),
         ({"prompt_token_ids": [2**40]}, "prompt_token_ids: expected 32-bit integers"),
         ({"behavior_log_probs": [[0, 0, 0]]}, "behavior_log_probs: expected one array per rollout (2), got 1"),
         ({"behavior_log_probs": [[0, 0, 0], [0, 0]]}, "[1]: expected 1 values as in response_token_ids[1], got 2"),

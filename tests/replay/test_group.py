@@ -68,6 +68,14 @@ DEFECTS: list[tuple[dict[str, Any], Reason, str]] = [
 ]
 
 
+def test_token_ids_where_the_mask_is_0_may_be_negative() -> None:
+    ids = np.array([1, -100, 3, 4, 5, -1], dtype="<i4").tobytes()
+    validated(columns(response_token_ids=ids, loss_mask=b"\1\0\1\1\1\0"), RULES)
+    with pytest.raises(GroupRefused) as caught:
+        validated(columns(response_token_ids=ids, loss_mask=b"\1\0\1\1\1\1"), RULES)
+    assert caught.value.field == "response_token_ids[5]"
+
+
 @pytest.mark.parametrize(("changes", "reason", "field"), DEFECTS)
 def test_defect_is_refused(changes: dict[str, Any], reason: Reason, field: str) -> None:
     with pytest.raises(GroupRefused) as caught:

@@ -106,6 +106,14 @@ _PUSH = [
         reason=Reason.INVALID_GROUP,
     ),
     _push(
+        "two-groups-of-a-prompt-without-ids",
+        push(group(prompt_id="p1"), group(prompt_id="p1", rewards=[0.25, 0.5])),
+        "groups[1].group_id",
+        "'p1@",
+        "prompt_id@policy_version unless a group_id is given",
+        reason=Reason.INVALID_GROUP,
+    ),
+    _push(
         "larger-than-the-buffer",
         push(group(prompt_token_ids=bytes(4096))),
         "groups[0]",
@@ -152,6 +160,21 @@ _GROUP = [
     _group("status-negative", "statuses[0]", "got -1", reason=Reason.INVALID_FIELD, statuses=[-1, 1]),
     _group("prompt-tokens-not-int32", "prompt_token_ids", "multiple of 4", "got 5", prompt_token_ids=b"12345"),
     _group("response-tokens-too-few", "response_token_ids", "12 bytes", "got 8", response_token_ids=token_ids(1, 2)),
+    _group("prompt-token-negative", "prompt_token_ids[1]", ">= 0; got -2", prompt_token_ids=token_ids(7, -2)),
+    _group(
+        "response-token-negative",
+        "response_token_ids[2]",
+        "rollout 1, token 0: expected a token id >= 0 where the mask is 1; got -1",
+        "prompt 'p0'",
+        response_token_ids=token_ids(1, 2, -1),
+    ),
+    _group(
+        "response-token-negative-where-the-mask-is-1",
+        "response_token_ids[1]",
+        "rollout 0, token 1",
+        response_token_ids=token_ids(-1, -1, 3),
+        loss_mask=b"\0\1\1",
+    ),
     _group("log-probs-too-few", "behavior_log_probs", "12 bytes", "got 8", behavior_log_probs=log_probs(-1, -1)),
     *[
         _group(

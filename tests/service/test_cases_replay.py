@@ -113,7 +113,7 @@ def test_a_group_comes_back_byte_for_byte(service: InProcessService) -> None:
         [1.0, 0.0, 0.0],
         group_id="a group of my own",
         rewards=[0.25, -1e-300, 3.0],
-        response_token_ids=[random.integers(-(2**31), 2**31, n) for n in lengths],
+        response_token_ids=[random.integers(0, 2**31, n) for n in lengths],
         behavior_log_probs=[
             scale * random.random(n, dtype=np.float32) for scale, n in zip(scales, lengths, strict=True)
         ],
