@@ -124,7 +124,12 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     default="default",
     help="What embeds prompt texts: 'default' (MiniLM, packaged), 'none', or a sentence-transformers name or path.",
 )
-@_option("--device", env="DEVICE", default="cpu", help="Device of the encoder, such as cpu or cuda.")
+@_option(
+    "--device",
+    env="DEVICE",
+    default="cpu",
+    help="Device of the encoder, as torch names it: cpu, cuda, cuda:1, mps and so on.",
+)
 @_option(
     "--encoder-threads",
     env="ENCODER_THREADS",
@@ -207,7 +212,7 @@ def _option(*names: str, env: str, **settings: Any) -> Any:
     env="PREDICTOR_DEVICE",
     default="cpu",
     callback=_predictor_device,
-    help="Where that process computes attention: cpu, or with torch on cuda, cuda:1 and so on.",
+    help="Where that process computes attention: cpu (numpy), torch-cpu (torch), or cuda, cuda:1 and so on (torch).",
 )
 @_option(
     "--rewind-window-steps",

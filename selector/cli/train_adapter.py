@@ -163,13 +163,11 @@ def train_adapter(context: click.Context, /, **options: Any) -> None:
 
 def _check_device(name: str) -> None:
     """Before hours of embedding, and for ready embeddings, whose training is the first to use it."""
-    import torch
+    from selector.torch_devices import unusable
 
-    try:
-        torch.ones(1, device=name).cpu()
-    except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise click.BadParameter(f"torch cannot compute on {name!r}: {reason}", param_hint="--device") from error
+    reason = unusable(name)
+    if reason is not None:
+        raise click.BadParameter(reason, param_hint="--device")
 
 
 def _read(options: dict[str, Any]) -> Material:

@@ -23,6 +23,7 @@ from selector.difficulty.adapter import LayerNorm, Projection
 from selector.difficulty.kernel import DeviceUnavailable, blocks_of
 from selector.difficulty.tiles import TILE_ROWS
 from selector.difficulty.tiles import tiles as tiled
+from selector.torch_devices import unusable
 
 _EPS = 1e-5
 
@@ -107,16 +108,7 @@ def _attended(tile: Tensor, blocks: Sequence[tuple[Tensor, Tensor]], plain: bool
 
 
 def _usable(device: str) -> torch.device:
-    found = torch.device(device)
-    if found.type == "cuda":
-        if torch.version.cuda is None:
-            raise DeviceUnavailable(f"{device} needs a torch with CUDA; torch {torch.__version__} is built without")
-        if not torch.cuda.is_available():
-            raise DeviceUnavailable(f"{device} needs an NVIDIA GPU; torch {torch.__version__} sees none")
-        if (found.index or 0) >= torch.cuda.device_count():
-            raise DeviceUnavailable(f"{device} is not there; torch sees {torch.cuda.device_count()} GPUs")
-    try:
-        torch.zeros(1, device=found).cpu()
-    except RuntimeError as error:
-        raise DeviceUnavailable(f"{device} cannot be used: {error}") from error
-    return found
+    reason = unusable(device)
+    if reason is not None:
+        raise DeviceUnavailable(reason)
+    return torch.device(device)

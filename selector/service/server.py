@@ -63,6 +63,7 @@ from selector.storage.runs import RunStore
 from selector.storage.snapshot_files import SnapshotFiles
 from selector.storage.state_dir import StateDirectory
 from selector.storage.watermark import Watermark
+from selector.torch_devices import unusable
 from selector.v1 import replay_service_pb2, replay_service_pb2_grpc, selector_service_pb2, selector_service_pb2_grpc
 
 _log = logging.getLogger("selector.service")
@@ -170,6 +171,7 @@ class Server:
         self._lanes = Lanes(self._blocking, time.time)
         database, replay, embeddings, snapshots = await self._lanes.off_loop(self._open_stores)
         check_device(settings.neighbours_device)
+        await self._lanes.off_loop(self._check_encoder_device)
         await self._lanes.off_loop(self._check_predictor_device)
         adapters = {name: Adapter.load(path) for name, path in settings.adapters.items()}
         self._runs = Runs(
@@ -221,6 +223,13 @@ class Server:
             self.metrics_address = f"{host}:{self._metrics_server.port}"
         self._gate.ready = True
         await self._health.serve()
+
+    def _check_encoder_device(self) -> None:
+        if self._settings.encoder == "none" or self._settings.device == "cpu":
+            return
+        reason = unusable(self._settings.device)
+        if reason is not None:
+            raise ValueError(f"--device {reason}")
 
     def _check_predictor_device(self) -> None:
         device = self._settings.predictor_device

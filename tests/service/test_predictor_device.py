@@ -84,6 +84,15 @@ def test_torch_is_loaded_by_the_predictor_s_process_alone(tmp_path: Path) -> Non
         assert service.terminate() == 0
 
 
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
+def test_an_encoder_s_device_that_is_not_there_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr("selector.service.server.load_encoder", lambda *_, **__: pytest.fail("it was loaded"))
+    with pytest.raises(ValueError, match=rf"^--device {device} (is|needs) "):
+        InProcessService(tmp_path, encoder="default", device=device)
+
+
 @_NO_GPU
 def test_a_server_does_not_start_on_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)exit code 1.*cannot start: predictor_device cuda needs .*; torch"):
