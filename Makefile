@@ -24,6 +24,7 @@ JSON ?=
 ONLY ?=
 OPERATIONS ?= 20000
 PYTEST_ARGS ?=
+QUICK ?=
 LISTEN ?= 127.0.0.1:50051
 METRICS_LISTEN ?= 127.0.0.1:9090
 STATE_DIR ?= selector-state
@@ -94,8 +95,9 @@ fuzz: $(VENV)/.installed-dev  ## hostile input for every RPC and stored format; 
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED) --jobs 2 \
 		$(if $(JSON),--json "$(JSON)")
 
-bench: $(VENV)/.installed-dev  ## what the service costs beside its alternatives, an hour; ONLY=predict for one, JSON=file
-	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m bench.performance $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json "$(JSON)")
+bench: $(VENV)/.installed-dev  ## what the service costs, an hour; ONLY=predict for one, QUICK=1 to see that it runs, JSON=file
+	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m bench.performance $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(filter-out 0,$(QUICK)),--quick) $(if $(JSON),--json "$(JSON)")
 
 learning: $(VENV)/.installed-dev  ## what choosing and reusing prompts saves a tiny policy, some hours; SEEDS=8 JSON=file
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m bench.learning run --seeds $(SEEDS) $(if $(JSON),--json "$(JSON)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -16,11 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.performance.figures import LEGEND
 from bench.performance.pictures import growth, ratios
 from selector.cli.output_file import output_file
 
 SUITE = ("predict", "select", "calls", "replay", "registration")
 ALONE = ("long_run",)
+_PICTURES_IN = Path("bench-output")
+# Pictures that mean nothing must not take the place of others.
+_QUICK_IN = _PICTURES_IN / "quick"
 # Name of a picture: what it is drawn from, and how.
 _PICTURES = {
     "performance": (("predict", "select", "calls"), ratios),
@@ -56,13 +61,19 @@ def pictured(figures: dict[str, list[dict[str, Any]]], folder: Path) -> list[Pat
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, draw and write."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.performance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.performance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=LEGEND,
     )
     parser.add_argument("--only", choices=(*SUITE, *ALONE), metavar="NAME", help=", ".join((*SUITE, *ALONE)))
     parser.add_argument("--json", type=output_file, help="write all figures here")
-    parser.add_argument("--pictures", type=Path, default=Path("bench-output"), help="folder; default: %(default)s")
+    parser.add_argument("--pictures", type=Path, help=f"folder; default: {_PICTURES_IN}, with --quick {_QUICK_IN}")
     parser.add_argument("--quick", action="store_true", help="to see that it runs: the figures mean nothing")
+    given = sys.argv[1:] if given is None else given
     arguments = parser.parse_args(given)
+    folder = arguments.pictures or (_QUICK_IN if arguments.quick else _PICTURES_IN)
+    command = shlex.join(["python", "-m", "bench.performance", *given])
     figures: dict[str, list[dict[str, Any]]] = {}
     failed = []
     for name in (arguments.only,) if arguments.only else SUITE:
@@ -71,11 +82,12 @@ def main(given: Sequence[str] | None = None) -> int:
         if found is None:
             failed.append(name)
             continue
-        figures[name] = found
+        # What was typed, rather than what this process made of it.
+        figures[name] = [{**figure, "command": command} for figure in found]
         if arguments.json:
             everything = [figure for each in figures.values() for figure in each]
             arguments.json.write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
-    paths = pictured(figures, arguments.pictures)
+    paths = pictured(figures, folder)
     if failed:
         print(f"\nFAILED: {', '.join(failed)}", file=sys.stderr)
     print(f"\npictures: {', '.join(map(str, paths)) or 'none'}")

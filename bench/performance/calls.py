@@ -30,7 +30,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from bench.performance.figures import Figure, options, show
+from bench.performance.figures import Figure, at_least, options, parsed, show
 from bench.performance.process import Process, scratch, service
 from clients import SelectorClient
 from selector.v1 import selector_service_pb2 as pb
@@ -236,15 +236,17 @@ def callers(numbers: list[int], batch: int, calls: int) -> list[Figure]:
 def main() -> None:
     """Measure, print and write."""
     parser = options("calls", __doc__)
-    parser.add_argument("--prompts", type=int, nargs="+", default=[10_000, 1_000_000])
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--prompts", type=at_least(1), nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--batch", type=at_least(1), default=1024)
+    parser.add_argument("--steps", type=at_least(1), default=100)
     parser.add_argument("--pause", type=float, default=2.0, help="seconds between two steps")
-    parser.add_argument("--callers", type=int, nargs="*", default=[1, 4, 16, 64], help="that ask for a batch again")
-    parser.add_argument("--quick", action="store_true", help="a few seconds: the figures mean nothing")
-    arguments = parser.parse_args()
-    sizes = [2000] if arguments.quick else arguments.prompts
-    steps, pause = (3, 0.1) if arguments.quick else (arguments.steps, arguments.pause)
+    parser.add_argument(
+        "--callers", type=at_least(1), nargs="*", default=[1, 4, 16, 64], help="that ask for a batch again"
+    )
+    arguments = parsed(parser, prompts=[2000], steps=3, pause=0.1, callers=[1, 4])
+    sizes, steps, pause = arguments.prompts, arguments.steps, arguments.pause
+    if min(sizes) < arguments.batch:
+        parser.error(f"--prompts: expected at least --batch, {arguments.batch}; got {min(sizes)}")
     # That a run has no sampling settings is of no interest here.
     logging.getLogger("selector.client").setLevel(logging.ERROR)
     floor = bare(arguments.batch, steps, pause)
@@ -277,7 +279,7 @@ def main() -> None:
                 must=0.5,
             )
         )
-    found += callers([1, 4] if arguments.quick else arguments.callers, 256, 40 if arguments.quick else 2000)
+    found += callers(arguments.callers, 256, 40 if arguments.quick else 2000)
     show(found, arguments.json)
 
 

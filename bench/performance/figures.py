@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +18,14 @@ from selector.cli.table import table, write_json
 
 SAME = "share that is the same"
 """Unit of figures that say how often two ways gave the same."""
+
+LEGEND = """\
+times better      how many times better ours is than the baseline, the median over the rounds of a run: 2 is half the
+                  time or twice the rate, 0.5 twice the time
+smallest-largest  of the ratios of these rounds
+must              the "times better" that was set as a goal, - where none was: 0.5 is "at most twice the time"; for a
+                  figure without a baseline, the value of ours itself"""
+"""What the columns of the table mean."""
 
 _PACKAGES = ("numpy", "torch", "faiss-cpu", "grpcio", "protobuf")
 
@@ -69,15 +77,45 @@ def environment() -> dict[str, Any]:
     }
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """A ``type`` of argparse: whole numbers from ``least`` on."""
+
+    def number(given: str) -> int:
+        try:
+            value = int(given)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number >= {least}; got {given}")
+        return value
+
+    return number
+
+
 def options(module: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser with what all commands have."""
+    """A parser with what all commands have; see ``parsed``."""
     parser = argparse.ArgumentParser(
         prog=f"python -m bench.performance.{module}",
         description=description,
+        epilog=LEGEND,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", type=output_file, help="write the figures here")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="other defaults, a few seconds, to see that it runs: the figures mean nothing",
+    )
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """The arguments, with ``--quick`` on other defaults: what is given counts all the same."""
+    arguments = parser.parse_args()
+    if arguments.quick:
+        parser.set_defaults(**quick)
+        arguments = parser.parse_args()
+    return arguments
 
 
 def show(figures: Sequence[Figure], json: Path | None) -> None:
@@ -96,7 +134,7 @@ def show(figures: Sequence[Figure], json: Path | None) -> None:
         )
         for each in figures
     ]
-    sys.stdout.write(table(header, rows) + "\n")
+    sys.stdout.write(f"{table(header, rows)}\n\n{LEGEND}\n")
     main = sys.modules["__main__"].__spec__
     module = main.name if main is not None else sys.argv[0]
     command = shlex.join(["python", "-m", module.removesuffix(".__main__"), *sys.argv[1:]])

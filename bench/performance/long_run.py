@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.performance.figures import Figure, options, show
+from bench.performance.figures import Figure, at_least, options, parsed, show
 from bench.performance.process import Process, scratch, service
 from clients import RolloutGroup, SelectorClient
 from selector.cli.table import table
@@ -231,17 +231,19 @@ def _table(samples: list[Sample]) -> str:
 def main() -> None:
     """Train, print and write."""
     parser = options("long_run", __doc__)
-    parser.add_argument("--prompts", type=int, default=20_000)
+    parser.add_argument("--prompts", type=at_least(1), default=20_000)
     parser.add_argument(
-        "--components", type=int, default=128, help="of the embeddings in FUSED; with fewer a step is far cheaper"
+        "--components",
+        type=at_least(1),
+        default=128,
+        help="of the embeddings in FUSED; with fewer a step is far cheaper",
     )
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--every", type=int, default=500, help="steps between two looks")
-    parser.add_argument("--quick", action="store_true", help="a few seconds: the figures mean nothing")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.prompts, arguments.batch, arguments.steps, arguments.every = 1000, 16, 20, 5
+    parser.add_argument("--batch", type=at_least(1), default=64)
+    parser.add_argument("--steps", type=at_least(1), default=10_000)
+    parser.add_argument("--every", type=at_least(1), default=500, help="steps between two looks")
+    arguments = parsed(parser, prompts=1000, batch=16, steps=20, every=5)
+    if arguments.prompts < arguments.batch:
+        parser.error(f"--prompts: expected at least --batch, {arguments.batch}; got {arguments.prompts}")
     began = time.perf_counter()
     with scratch() as state:
         chosen = (arguments.prompts, arguments.components, arguments.batch, arguments.steps, arguments.every)

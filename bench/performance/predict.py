@@ -18,6 +18,7 @@ The last figures say what a prompt costs as the pool and the reference set grow:
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,18 +28,20 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from bench.performance.figures import Figure, options, show
+from bench.performance.figures import Figure, at_least, options, parsed, show
 from bench.performance.turns import compared, in_turns
 from selector.adapter_training.network import AdapterNetwork
 from selector.difficulty.adapter import Adapter
 from selector.difficulty.attending import Attention
-from selector.difficulty.kernel import NUMPY, TORCH_CPU, Kernel, make_kernel
+from selector.difficulty.kernel import CPU, NUMPY, TORCH_CPU, DeviceUnavailable, Kernel, make_kernel
 from selector.difficulty.reference_set import References
 from selector.difficulty.tiles import TILE_ROWS, tiles
 
 # Width of the embeddings at each width of the adapter: MiniLM's, and the published adapter's for Qwen2.5-Math-1.5B.
 _EMBEDDING = {128: 384, 384: 384, 896: 1536}
 _BATCH = 8
+# Embeddings beside the references'.
+_MORE = 64
 _LOOP = "expanding loop"
 
 
@@ -58,7 +61,7 @@ class Pool:
         torch.manual_seed(0)
         network = AdapterNetwork(_EMBEDDING[width], width).eval()
         adapter = network.adapter("", "")
-        embeddings = random.normal(size=(references + 64, _EMBEDDING[width])).astype(np.float32)
+        embeddings = random.normal(size=(references + _MORE, _EMBEDDING[width])).astype(np.float32)
         rows = np.arange(references)
         projected = random.normal(size=(prompts, width)).astype(np.float32)
         attention = Attention(
@@ -201,18 +204,29 @@ def _predict(pool: Pool, _: int) -> None:
     pool.attention.difficulty()
 
 
+def _device(given: str) -> str:
+    """One of torch's that is there."""
+    if given == CPU:
+        raise argparse.ArgumentTypeError(f"expected torch-cpu, cuda or cuda:N; got {given}, which is numpy's")
+    try:
+        make_kernel(given)
+    except DeviceUnavailable as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return given
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = options("predict", __doc__)
-    parser.add_argument("--prompts", type=int, default=40_960)
-    parser.add_argument("--references", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--loop-prompts", type=int, default=16)
-    parser.add_argument("--device", default=TORCH_CPU, help="torch-cpu, cuda or cuda:N")
-    parser.add_argument("--quick", action="store_true", help="a few seconds: the figures mean nothing")
-    arguments = parser.parse_args()
-    rounds = 1 if arguments.quick else arguments.rounds
-    prompts = TILE_ROWS if arguments.quick else arguments.prompts
+    parser.add_argument("--prompts", type=at_least(1), default=40_960)
+    parser.add_argument("--references", type=at_least(1), default=256)
+    parser.add_argument("--rounds", type=at_least(1), default=9)
+    parser.add_argument("--loop-prompts", type=at_least(1), default=16, help=f"at most --references + {_MORE}")
+    parser.add_argument("--device", type=_device, default=TORCH_CPU, help="torch-cpu, cuda or cuda:N")
+    arguments = parsed(parser, prompts=TILE_ROWS, rounds=1)
+    prompts, rounds = arguments.prompts, arguments.rounds
+    if arguments.loop_prompts > arguments.references + _MORE:
+        parser.error(f"--loop-prompts: expected at most --references + {_MORE}; got {arguments.loop_prompts}")
     widths = (128,) if arguments.quick else (128, 384, 896)
     sizes = [(4096, 64), (8192, 64)] if arguments.quick else [(10_240, 256), (102_400, 256), (1_024_000, 256)]
     sizes += [] if arguments.quick else [(102_400, 64), (20_480, 4096), (2048, 100_000)]

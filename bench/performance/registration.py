@@ -16,7 +16,6 @@ against ``SentenceTransformer.encode`` of the same model with its own batches an
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import logging
 import sys
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.performance.figures import Figure, options, show
+from bench.performance.figures import Figure, at_least, options, parsed, show
 from bench.performance.process import Service, disk_bytes, scratch, service
 from bench.performance.turns import compared, in_turns
 from clients import RolloutGroup, SelectorClient
@@ -286,18 +285,15 @@ def sample(files: Sequence[Path], count: int) -> list[str]:
 
 def main() -> int:
     parser = options("registration", __doc__)
-    parser.add_argument("--prompts", type=int, nargs="+", default=_PROMPTS, help="sizes of pools, ascending")
-    parser.add_argument("--groups", type=int, default=_GROUPS, help="replay groups to start with, 0 = none")
+    parser.add_argument("--prompts", type=at_least(1), nargs="+", default=_PROMPTS, help="sizes of pools, ascending")
+    parser.add_argument("--groups", type=at_least(0), default=_GROUPS, help="replay groups to start with, 0 = none")
     parser.add_argument("--embed", type=Path, nargs="+", help="files of pass rates whose texts are embedded")
-    parser.add_argument("--texts", type=int, default=_TEXTS, help="texts of them")
-    parser.add_argument("--quick", action="store_true", help="a thousand prompts: shows that it works")
-    arguments: argparse.Namespace = parser.parse_args()
+    parser.add_argument("--texts", type=at_least(1), default=_TEXTS, help="texts of them")
+    arguments = parsed(parser, prompts=_QUICK_PROMPTS, groups=_QUICK_GROUPS)
     # That a run has no sampling settings is of no interest here.
     logging.getLogger("selector.client").setLevel(logging.ERROR)
     if arguments.embed:
         figures = [embedding_figure(sample(arguments.embed, arguments.texts), rounds=3)]
-    elif arguments.quick:
-        figures = service_figures(_QUICK_PROMPTS, _QUICK_GROUPS)
     else:
         figures = service_figures(sorted(arguments.prompts), arguments.groups)
     show(figures, arguments.json)

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bench.performance.figures import SAME, Figure, options, show
+from bench.performance.figures import SAME, Figure, at_least, options, parsed, show
 from bench.performance.turns import compared, in_turns
 from selector.config import RunConfig
 from selector.difficulty.estimate import Estimate
@@ -123,13 +123,14 @@ def cuts(config: RunConfig, prompts: int, count: int, steps: int) -> list[Figure
 def main() -> None:
     """Measure, print and write."""
     parser = options("select", __doc__)
-    parser.add_argument("--prompts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[256, 1024])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--quick", action="store_true", help="a few seconds: the figures mean nothing")
-    arguments = parser.parse_args()
-    sizes = [10_000] if arguments.quick else arguments.prompts
-    rounds = 1 if arguments.quick else arguments.rounds
+    parser.add_argument("--prompts", type=at_least(1), nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
+    parser.add_argument("--batch-sizes", type=at_least(1), nargs="+", default=[256, 1024])
+    parser.add_argument("--rounds", type=at_least(1), default=9)
+    arguments = parsed(parser, prompts=[10_000], rounds=1)
+    sizes, rounds, most = sorted(arguments.prompts), arguments.rounds, max(arguments.batch_sizes)
+    # Some are cooling down, and a part of a pool that is cut should not be chosen whole.
+    if sizes[0] < 2 * most:
+        parser.error(f"--prompts: expected at least twice what is chosen, {2 * most}; got {sizes[0]}")
     config = RunConfig()
     found: list[Figure] = []
     with threadpool_limits(1):
@@ -138,8 +139,8 @@ def main() -> None:
                 found.append(figure(config, prompts, count, rounds, None))
         thompson = replace(config, score_evaluation="THOMPSON")
         middle = min(sizes[-1], 1_000_000)
-        found.append(figure(thompson, middle, 1024, min(rounds, 3), None))
-        found += cuts(config, min(sizes[-1], 100_000), 1024, 2 if arguments.quick else 20)
+        found.append(figure(thompson, middle, most, min(rounds, 3), None))
+        found += cuts(config, min(sizes[-1], 100_000), most, 2 if arguments.quick else 20)
     show(found, arguments.json)
 
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.performance.figures import options, show
+from bench.performance.figures import at_least, options, parsed, show
 from bench.performance.replay import content
 from bench.performance.replay.beside import PEERS, beside
 from bench.performance.replay.growth import callers, lengths
@@ -26,16 +26,15 @@ def main() -> int:
     parser = options("replay", __doc__)
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; default: %(default)s")
     parser.add_argument("--parts", default=",".join(_PARTS), help="comma-separated; default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--warm-up", type=int, default=3, help="rounds before, which are not counted")
-    parser.add_argument("--groups", type=int, default=256, help="of a push and of a sample")
-    parser.add_argument("--tokens", type=int, default=content.RESPONSE_TOKENS, help="response tokens of a group")
-    parser.add_argument("--stored", type=int, default=4096, help="groups in each store, a multiple of --groups")
-    parser.add_argument("--quick", action="store_true", help="a few small rounds, to see that it runs")
+    parser.add_argument("--rounds", type=at_least(1), default=15)
+    parser.add_argument("--warm-up", type=at_least(0), default=3, help="rounds before, which are not counted")
+    parser.add_argument("--groups", type=at_least(1), default=256, help="of a push and of a sample")
+    parser.add_argument(
+        "--tokens", type=at_least(1), default=content.RESPONSE_TOKENS, help="response tokens of a group"
+    )
+    parser.add_argument("--stored", type=at_least(1), default=4096, help="groups in each store, a multiple of --groups")
     parser.add_argument("--folder", type=Path, help="where stores put their files; default: a temporary one")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.groups, arguments.stored, arguments.rounds, arguments.warm_up = 16, 64, 2, 1
+    arguments = parsed(parser, groups=16, stored=64, rounds=2, warm_up=1)
     names = [name for name in arguments.peers.split(",") if name]
     unknown = [name for name in names if name not in PEERS]
     if unknown:
