@@ -102,8 +102,8 @@ bench: $(VENV)/.installed-dev  ## what the service costs, an hour; ONLY=predict 
 learning: $(VENV)/.installed-dev  ## what choosing and reusing prompts saves a tiny policy, some hours; SEEDS=8 JSON=file
 	@$(TEST_ENVIRONMENT) $(VENV)/bin/python -m bench.learning run --seeds $(SEEDS) $(if $(JSON),--json "$(JSON)")
 
-docs: $(VENV)/.installed-dev  ## checks that links, pictures and commands that the pages name are there
-	@$(VENV)/bin/python scripts/check_docs.py
+docs:  ## checks that links, pictures and commands that the pages name are there
+	@$(PYTHON) scripts/check_docs.py
 
 stubs: $(STUBS_VENV)/.installed  ## writes selector/v1 anew from proto/
 	@$(STUBS_VENV)/bin/python scripts/generate_stubs.py

@@ -105,9 +105,9 @@ class PoolCounts:
     replaced: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunInfo:
-    """One run: config in effect, state (EMPTY or READY) and counts."""
+    """One run: config in effect, state (EMPTY or READY) and counts. Its repr leaves out most of it."""
 
     run_id: str
     config: run_pb2.RunConfig
@@ -125,6 +125,12 @@ class RunInfo:
     forked_at_step: int
     encoder: str
     embedding_width: int
+
+    def __repr__(self) -> str:
+        return (
+            f"RunInfo(run_id={self.run_id!r}, state={self.state}, active_prompts={self.pool.active}, "
+            f"last_step={self.last_step}, outcome_groups={self.outcome_groups}, replay_groups={self.replay_groups}, …)"
+        )
 
 
 @dataclass(frozen=True)

@@ -86,3 +86,15 @@ def test_a_value_newer_than_the_client_is_its_number() -> None:
     message = selector_service_pb2.SelectBatchResponse(arms=[1, 77], shortfall_reason=78)  # type: ignore[list-item, arg-type]
     selection = decode(results.Selection, message)
     assert (selection.arms, selection.shortfall_reason) == (("TARGETED", "77"), "78")
+
+
+def test_a_run_is_shown_in_a_line() -> None:
+    message = selector_service_pb2.CreateRunResponse(created=True, warnings=["mind"])
+    message.run.run_id, message.run.pool.active = "r", 12
+    message.run.config.group_size = 8
+    created = decode(results.RunCreated, message)
+    assert repr(created) == (
+        "RunCreated(run=RunInfo(run_id='r', state=None, active_prompts=12, last_step=0, outcome_groups=0, "
+        "replay_groups=0, …), created=True, warnings=('mind',))"
+    )
+    assert created.run.config.group_size == 8

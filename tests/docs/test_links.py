@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from scripts.check_docs import ROOT, pages, wrong
+from scripts.check_docs import ROOT, _commands, pages, wrong
+from selector.cli.commands import cli
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -35,3 +38,11 @@ def test_what_is_not_there_is_named(text: str, says: str, tmp_path: Path) -> Non
     page.write_text(fine + text)
     (found,) = wrong(page, tmp_path)
     assert found.endswith(says)
+
+
+def test_plain_python_will_do() -> None:
+    """Without what is installed, as ``make docs`` runs it."""
+    command = [sys.executable, "-I", "-S", str(ROOT / "scripts" / "check_docs.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert _commands() == set(cli.commands)
