@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    config = CurriculumConfig(arguments.target, arguments.run_id, run={"replay": {"max_age_steps": 8}})
+    config = CurriculumConfig(arguments.target, arguments.run_id)
     train(config, arguments.steps, arguments.batch_size, arguments.seed)
 
 

@@ -187,7 +187,7 @@ def train(client: SelectorClient, steps: int, batch_size: int, seed: int) -> Non
     optimiser = torch.optim.Adam(policy.parameters(), lr=3e-3)
 
     client.wait_ready()
-    client.create_run({"group_size": 8, "seed": seed, "sampling": SAMPLING, "replay": {"max_age_steps": 8}})
+    client.create_run({"group_size": 8, "seed": seed, "sampling": SAMPLING})
     client.register_prompts(prompts, prompts, np.stack([features(prompt) for prompt in prompts]))
     # Begins at step 0, whatever an earlier training left behind under this run id.
     client.rewind(0)

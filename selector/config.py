@@ -55,7 +55,7 @@ class ReplayConfig:
     fresh_fraction: float = 0.5
     capacity_groups: int = 512
     capacity_bytes: int = 0
-    max_age_steps: int = 0
+    max_age_steps: int = 8
     max_uses: int = 0
     informative_only: bool = True
     newest_per_prompt: bool = True
@@ -109,6 +109,7 @@ PRESETS: Mapping[str, RunConfig] = MappingProxyType(
             estimator=EstimatorConfig(name="ATTENTION"),
             score="NEAR_TARGET",
             cool_down_steps=0,
+            replay=ReplayConfig(max_age_steps=0),
             twin_similarity=0.0,
         ),
         "UNIFORM": RunConfig(

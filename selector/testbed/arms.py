@@ -42,7 +42,9 @@ PAPER = Arm(
 )
 DEFAULT = Arm(
     "default",
-    "The service's defaults: difficulty from all training outcomes, an eighth of every batch uniform, no replay.",
+    "The service's defaults: difficulty from all training outcomes, an eighth of every batch uniform, half of it "
+    "replayed from the last 8 steps.",
+    replay=True,
 )
 ORACLE = Arm(
     "oracle",

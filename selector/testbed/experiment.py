@@ -33,7 +33,10 @@ _MOST_ROUNDS = 10
 class ExperimentConfig:
     """Size of the job: steps, groups in a batch, rollouts in a group, and steps between two measurements.
 
-    ``most_rollouts`` ends the training earlier, after the step that reaches it; 0 = never.
+    An arm that replays generates less in a step, and takes more steps: a training ends when it has taken ``steps`` and
+    generated as many rollouts as uniform does in them. ``most_rollouts`` ends it earlier, after the step that reaches
+    it; 0 = never. Accuracy is measured whenever as many rollouts were generated as uniform does in ``evaluate_every``
+    steps.
     """
 
     steps: int = 60
@@ -43,6 +46,16 @@ class ExperimentConfig:
     measure_pool_every: int = 20
     most_rollouts: int = 0
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
+
+    @property
+    def step_rollouts(self) -> int:
+        """What uniform generates in a step."""
+        return self.batch_groups * self.group_size
+
+    def done(self, steps: int, rollouts: int) -> float:
+        """How much of a training that is, 1 = all of it."""
+        share = min(steps, rollouts / self.step_rollouts) / self.steps
+        return max(share, rollouts / self.most_rollouts) if self.most_rollouts else share
 
 
 @dataclass(frozen=True)
@@ -79,11 +92,11 @@ def run_arm(
     progress: Callable[[], None] = lambda: None,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> ArmRun:
-    """Trains a copy of ``base`` for ``config.steps`` steps.
+    """Trains a copy of ``base``.
 
     Args:
         client: of the arm's own, fresh run.
-        progress: called after every step; may raise to stop.
+        progress: called ``config.steps`` times as the training goes on; may raise to stop.
         cpu_clock: CPU seconds of this process.
 
     Raises:
@@ -91,11 +104,15 @@ def run_arm(
     """
     prepare_run(client, arm, seed, sets.training, config)
     loop = _ArmLoop(client, copy.deepcopy(base), sets, arm, seed, config, cpu_clock)
-    for step in range(config.steps):
+    step, told = 0, 0
+    while (done := config.done(step, loop.rollouts)) < 1:
         loop.step(step)
+        step += 1
+        for _ in range(told, int(done * config.steps)):
+            progress()
+            told += 1
+    for _ in range(told, config.steps):
         progress()
-        if 0 < config.most_rollouts <= loop.rollouts:
-            break
     return loop.finish()
 
 
@@ -117,7 +134,7 @@ class _ArmLoop:
         self._prompt_of = {prompt.prompt_id: prompt for prompt in sets.training}
         self._oracle = OracleSelector(len(sets.training), seed, arm.oracle) if arm.oracle else None
         self._reference_due = client.get_run().reference_due
-        self.rollouts = 0
+        self.rollouts = self._evaluate_at = 0
         self._generated = self._informative = self._degraded = 0
         self._cpu_seconds = 0.0
         self._tried: set[str] = set()
@@ -128,8 +145,10 @@ class _ArmLoop:
         self._figures: list[StepFigures] = []
 
     def step(self, step: int) -> None:
-        if step % self._config.evaluate_every == 0:
+        if self.rollouts >= self._evaluate_at:
             self._evaluate(step)
+            every = self._config.evaluate_every * self._config.step_rollouts
+            self._evaluate_at = (self.rollouts // every + 1) * every
         if step % self._config.measure_pool_every == 0 and step and self._oracle is None:
             self._measure_pool()
         with self._counted():
