@@ -28,6 +28,7 @@ from bench.learning.report import report
 from bench.learning.summary import foretelling, overall, summaries
 from bench.learning.tuning import TUNED, best, grid_jobs, load_tuned, save_tuned
 from bench.performance.figures import environment
+from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.picture_style import LIGHT
 from selector.testbed.arms import UNIFORM
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--output", type=Path, default=Path("learning-output"), help="what is kept; learning-output/ unless given"
         )
-        command.add_argument("--json", type=Path, help="also write the figures there")
+        command.add_argument("--json", type=output_file, help="also write the figures there")
         if run is _report:
             command.add_argument(
                 "--arms",

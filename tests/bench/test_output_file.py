@@ -15,6 +15,7 @@ COMMANDS = {
     "bench.adapter": ("FILE",),
     "bench.adapter_cost": (),
     "bench.encoders": ("FILE",),
+    "bench.learning.__main__": ("run",),
     "bench.neighbours": ("FILE",),
     "bench.performance.__main__": (),
     "bench.performance.calls": (),
