@@ -55,7 +55,12 @@ ARMS: tuple[Arm, ...] = (
     ),
     Arm("dots-rr", "The paper's selection and replay together, with its settings.", {"preset": "PAPER"}, replay=True),
     Arm("selection", "The default's selection without replay."),
-    Arm("selection-twice", "The same, every fresh batch gone through twice: the control for its replay.", epochs=2),
+    Arm(
+        "selection-small",
+        "The same in batches of half the size: the control for the default's replay, with as many fresh rollouts and "
+        "updates in a step.",
+        batch_share=0.5,
+    ),
     DEFAULT,
     ORACLE,
     Arm("oracle-informative", "As oracle, by the chance of contrast in a group.", ORACLE.config, oracle="INFORMATIVE"),

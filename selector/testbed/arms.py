@@ -18,6 +18,7 @@ class Arm:
         refill: groups without contrast are dropped, and further rounds of the step ask for others until the batch is
             full, as dynamic sampling does (DAPO, arXiv 2503.14476, section 3.2).
         epochs: times that each fresh batch is gone through.
+        batch_share: of the experiment's batch that the arm's batches are as large as.
         oracle: the score by which prompts are chosen from exact difficulties in the trainer, instead of by the
             service; None = the service chooses.
     """
@@ -29,6 +30,7 @@ class Arm:
     replay: bool = False
     refill: bool = False
     epochs: int = 1
+    batch_share: float = 1.0
     oracle: str | None = None
 
 

@@ -33,10 +33,10 @@ _MOST_ROUNDS = 10
 class ExperimentConfig:
     """Size of the job: steps, groups in a batch, rollouts in a group, and steps between two measurements.
 
-    An arm that replays generates less in a step, and takes more steps: a training ends when it has taken ``steps`` and
-    generated as many rollouts as uniform does in them. ``most_rollouts`` ends it earlier, after the step that reaches
-    it; 0 = never. Accuracy is measured whenever as many rollouts were generated as uniform does in ``evaluate_every``
-    steps.
+    An arm that replays, or has smaller batches, generates less in a step and takes more steps: a training ends when it
+    has taken ``steps`` and generated as many rollouts as uniform does in them. ``most_rollouts`` ends it earlier, after
+    the step that reaches it; 0 = never. Accuracy is measured whenever as many rollouts were generated as uniform does
+    in ``evaluate_every`` steps.
     """
 
     steps: int = 60
@@ -173,7 +173,7 @@ class _ArmLoop:
     def _roll_out(self, step: int) -> tuple[list[Group], int]:
         """The step's groups, from as many rounds as it takes, and how many are to be replayed."""
         groups: list[Group] = []
-        wanted, replay_groups = self._config.batch_groups, 0
+        wanted, replay_groups = int(self._arm.batch_share * self._config.batch_groups), 0
         for round_ in range(_MOST_ROUNDS if self._arm.refill else 1):
             plan = self._plan(step, round_, wanted)
             if not plan.prompts:

@@ -69,6 +69,13 @@ def test_replay_halves_the_fresh_rollouts_once_the_buffer_is_full_enough(
     assert quality.effective_sample_size == pytest.approx(done.effective_sample_size[-1])
 
 
+def test_smaller_batches_take_more_steps_for_as_many_rollouts(service: InProcessService, base: Policy) -> None:
+    arm = Arm("small", "Half of a batch.", {"preset": "UNIFORM"}, batch_share=0.5)
+    done = trained(service, base, arm, "small")
+    assert (done.steps, done.rollouts, done.generated_groups) == (8, 256, 32)
+    assert [e.step for e in done.evaluations] == [0, 4, 8]
+
+
 def test_the_oracle_chooses_by_itself_and_still_reports(service: InProcessService, base: Policy) -> None:
     done = trained(service, base, ORACLE, "oracle")
     run = service.client("oracle").get_run()
