@@ -55,7 +55,7 @@ class ReplayConfig:
     fresh_fraction: float = 0.5
     capacity_groups: int = 512
     capacity_bytes: int = 0
-    max_age_steps: int = 8
+    max_age_steps: int = 0
     max_uses: int = 0
     informative_only: bool = True
     newest_per_prompt: bool = True
@@ -102,14 +102,13 @@ class RunConfig:
 
 PRESETS: Mapping[str, RunConfig] = MappingProxyType(
     {
-        "DEFAULT": RunConfig(),
+        "DEFAULT": RunConfig(replay=ReplayConfig(max_age_steps=8)),
         "PAPER": RunConfig(
             preset="PAPER",
             reference=ReferenceConfig(mode="DEDICATED", size=256, every_steps=2, fraction=0.0),
             estimator=EstimatorConfig(name="ATTENTION"),
             score="NEAR_TARGET",
             cool_down_steps=0,
-            replay=ReplayConfig(max_age_steps=0),
             twin_similarity=0.0,
         ),
         "UNIFORM": RunConfig(
@@ -118,7 +117,7 @@ PRESETS: Mapping[str, RunConfig] = MappingProxyType(
             score="UNIFORM",
             cool_down_steps=0,
             twin_similarity=0.0,
-            replay=ReplayConfig(fresh_fraction=1.0),
+            replay=ReplayConfig(fresh_fraction=1.0, max_age_steps=8),
         ),
     }
 )

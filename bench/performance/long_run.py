@@ -71,7 +71,9 @@ class Training:
         self._place = {f"prompt-{i}": i for i in range(prompts)}
         self._logit = self._random.normal(-1.5, 1.5, prompts)
         estimator = {"embedding_components": components}
-        client.create_run({"group_size": _GROUP_SIZE, "sampling": _SAMPLING, "estimator": estimator})
+        # A full buffer, as steps go by.
+        replay = {"max_age_steps": 0}
+        client.create_run({"group_size": _GROUP_SIZE, "sampling": _SAMPLING, "estimator": estimator, "replay": replay})
         embeddings = self._random.normal(size=(prompts, _WIDTH)).astype(np.float32)
         texts = [f"What is {i} plus {i % 97}, taken {i % 13} times?" for i in range(prompts)]
         client.register_prompts(list(self._place), texts, embeddings)

@@ -134,7 +134,7 @@ def empty() -> Empty:
 def started_with_groups(state_dir: Path, prompts: int, groups: int) -> Service:
     """Start a service with prompts that have replay groups."""
     with service(state_dir) as server, _client(server) as client:
-        client.create_run({"replay": {"capacity_groups": groups, "newest_per_prompt": False}})
+        client.create_run({"replay": {"capacity_groups": groups, "newest_per_prompt": False, "max_age_steps": 0}})
         client.register_prompts(_ids(prompts), texts=texts_of(prompts))
         for start in range(0, groups, _GROUPS_PER_PUSH):
             count = min(_GROUPS_PER_PUSH, groups - start)

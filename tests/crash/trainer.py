@@ -43,6 +43,7 @@ _WORDS = ["sum", "prime", "angle", "train", "speed", "apple", "chess", "coin", "
 
 
 def _replay(**changes: Any) -> tuple[run_pb2.ReplayConfig, ReplayConfig]:
+    changes.setdefault("max_age_steps", 0)
     return run_pb2.ReplayConfig(**changes), ReplayConfig(**changes)
 
 

@@ -104,7 +104,9 @@ class Rogue:
     async def prepare(self) -> None:
         """A run with prompts, and with groups large enough to be slow about."""
         client = AsyncSelectorClient(self._address, self._run, timeout_s=60.0)
-        await client.create_run({"group_size": 2, "replay": {"newest_per_prompt": False, "capacity_groups": _PROMPTS}})
+        await client.create_run(
+            {"group_size": 2, "replay": {"newest_per_prompt": False, "capacity_groups": _PROMPTS, "max_age_steps": 0}}
+        )
         await client.register_prompts([f"p{i}" for i in range(_PROMPTS)])
         tokens = np.zeros(2**16, dtype=np.int32)
         await client.push_rollouts(0, [group_of(f"p{i}", 0, prompt_token_ids=tokens) for i in range(_PROMPTS)])

@@ -112,7 +112,7 @@ def test_the_uniform_arm_has_its_share_and_both_arms_are_measured(service: InPro
 def test_prompts_with_slow_rollouts_get_their_share(service: InProcessService) -> None:
     """Half of the prompts report and push four steps late, and are selected and replayed as often as the others."""
     client = service.client("slow")
-    client.create_run({"seed": 6, "replay": {"capacity_groups": 64, "fresh_fraction": 1.0}})
+    client.create_run({"seed": 6, "replay": {"capacity_groups": 64, "fresh_fraction": 1.0, "max_age_steps": 0}})
     ids = prompts(96)
     slow = set(ids[::2])
     client.register_prompts(ids)

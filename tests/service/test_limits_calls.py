@@ -43,7 +43,7 @@ def narrow(tmp_path: Path) -> Iterator[InProcessService]:
         max_total_inflight_bytes=4 * FREE_BYTES,
     )
     for run_id in ("a", "b", "c"):
-        running.client(run_id).create_run()
+        running.client(run_id).create_run({"replay": {"max_age_steps": 0}})
     until(lambda: not calls_of(running).places)
     yield running
     running.close()

@@ -17,7 +17,9 @@ BATCH = 8
 def _prepared(service: InProcessService, **replay: object) -> SelectorClient:
     """A run with enough in its buffer to fill half of every batch."""
     client = service.client("guarded")
-    client.create_run({"replay": {"fresh_fraction": 0.5, **replay}, "cool_down_steps": 0, "lease_steps": 0})
+    client.create_run(
+        {"replay": {"fresh_fraction": 0.5, "max_age_steps": 0, **replay}, "cool_down_steps": 0, "lease_steps": 0}
+    )
     client.register_prompts(prompts(32))
     client.push_rollouts(0, [group_of(f"p{number:03}", 0) for number in range(BATCH)])
     return client

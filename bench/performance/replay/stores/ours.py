@@ -53,7 +53,7 @@ class Ours:
         count = settings.stored + self._callers * settings.groups
         self._prompts = [f"prompt-{number}" for number in range(count)]
         if self._process is not None:
-            self._client.create_run({"replay": {"capacity_groups": settings.stored}})
+            self._client.create_run({"replay": {"capacity_groups": settings.stored, "max_age_steps": 0}})
             embeddings = np.random.default_rng(1).standard_normal((len(self._prompts), 8)).astype(np.float32)
             self._client.register_prompts(self._prompts, embeddings=embeddings)
 
