@@ -43,7 +43,7 @@ def narrow(tmp_path: Path) -> Iterator[InProcessService]:
         max_total_inflight_bytes=4 * FREE_BYTES,
     )
     for run_id in ("a", "b", "c"):
-        running.client(run_id).create_run({"replay": {"max_age_steps": 0}})
+        running.client(run_id).create_run()
     until(lambda: not calls_of(running).places)
     yield running
     running.close()
@@ -202,7 +202,7 @@ def impatient(tmp_path: Path) -> Iterator[InProcessService]:
     """A service that waits for nobody, with a run that has 64 groups of 256 KiB."""
     running = InProcessService(tmp_path / "state", stream_idle_s=0.3, keepalive_s=0.3, max_calls=2)
     client = running.client("a")
-    client.create_run()
+    client.create_run({"replay": {"max_age_steps": 0}})
     prompts = [f"p{i}" for i in range(64)]
     client.register_prompts(prompts)
     tokens = np.zeros(2**16, dtype=np.int32)

@@ -61,5 +61,5 @@ def test_selection_learns_more_from_the_same_rollouts(service: Service, tmp_path
     assert uniform > 0.15, "the task must be one that can be learned at all"
     assert selected > uniform, reached
     if replay:
-        # About half as many rollouts were generated.
-        assert rollouts["DEFAULT"] < 0.6 * rollouts["UNIFORM"]
+        # Half as many, but for steps before which the last eight had too few groups with contrast.
+        assert rollouts["DEFAULT"] < 0.7 * rollouts["UNIFORM"]
