@@ -55,7 +55,7 @@ def _groups(step: int, *ids: str) -> list[tuple[str, int, str]]:
 
 
 NAME = "mine"
-BEGUN = _config(cool_down_steps=1)
+BEGUN = _config(cool_down_steps=1, replay={"max_age_steps": 0})
 CASES = {
     "CreateRun": Case(
         calls.create("new", _config()).changed(request_id=NAME),
