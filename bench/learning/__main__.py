@@ -14,7 +14,6 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from bench.learning.records import Record
 from bench.learning.report import report
 from bench.learning.summary import foretelling, overall, summaries
 from bench.learning.tuning import TUNED, best, grid_jobs, load_tuned, save_tuned
-from bench.performance.figures import environment
+from bench.performance.figures import at_least, environment
 from selector.cli.output_file import output_file
 from selector.cli.table import table, write_json
 from selector.picture_style import LIGHT
@@ -71,11 +70,11 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.set_defaults(run=run)
-        command.add_argument("--seeds", type=_at_least(1), default=count, help=f"how many; {count} unless given")
-        command.add_argument("--steps", type=_at_least(_FEWEST_STEPS), default=_STEPS, help=f"{_STEPS} unless given")
+        command.add_argument("--seeds", type=at_least(1), default=count, help=f"how many; {count} unless given")
+        command.add_argument("--steps", type=at_least(_FEWEST_STEPS), default=_STEPS, help=f"{_STEPS} unless given")
         command.add_argument(
             "--workers",
-            type=_at_least(1),
+            type=at_least(1),
             default=os.cpu_count() or 1,
             help="trainings at once; as many as cores unless given",
         )
@@ -100,15 +99,6 @@ def _parser() -> argparse.ArgumentParser:
             )
             command.add_argument("--on-tuning-seeds", action="store_true", help="for trying something out")
     return parser
-
-
-def _at_least(smallest: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if (value := int(text)) < smallest:
-            raise argparse.ArgumentTypeError(f"expected at least {smallest}, got {value}")
-        return value
-
-    return number
 
 
 def _arms_and_mixtures() -> str:
@@ -167,7 +157,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _experiment(steps: int, grpo: GRPOConfig) -> ExperimentConfig:
     config = ExperimentConfig(steps=steps, grpo=grpo)
-    return replace(config, most_rollouts=_MOST * steps * config.batch_groups * config.group_size)
+    return replace(config, most_rollouts=_MOST * steps * config.step_rollouts)
 
 
 def _figures(record: Record) -> dict[str, object]:

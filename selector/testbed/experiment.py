@@ -105,14 +105,13 @@ def run_arm(
     prepare_run(client, arm, seed, sets.training, config)
     loop = _ArmLoop(client, copy.deepcopy(base), sets, arm, seed, config, cpu_clock)
     step, told = 0, 0
-    while (done := config.done(step, loop.rollouts)) < 1:
+    while told < config.steps:
         loop.step(step)
         step += 1
-        for _ in range(told, int(done * config.steps)):
+        done = int(min(config.done(step, loop.rollouts), 1.0) * config.steps)
+        for _ in range(told, done):
             progress()
-            told += 1
-    for _ in range(told, config.steps):
-        progress()
+        told = done
     return loop.finish()
 
 

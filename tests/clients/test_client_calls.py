@@ -495,18 +495,22 @@ def test_both_clients_have_the_same_methods() -> None:
     assert methods(SelectorClient) == methods(AsyncSelectorClient)
 
 
-def test_a_closed_client_says_so(target: str) -> None:
-    client = SelectorClient(target, "run")
-    client.get_run()
-    client.close()
-    for call in (
+def _some_calls(client: Any) -> list[Callable[[], Any]]:
+    """Calls of every kind but export, which is an iterator; of an async client they are to be awaited."""
+    return [
         client.get_run,
         client.wait_ready,
         lambda: client.register_prompts(["p"], ["text"]),
         lambda: client.push_rollouts(0, [GROUP]),
         lambda: client.sample_rollouts(0, 1),
-        lambda: list(client.export("prompts")),
-    ):
+    ]
+
+
+def test_a_closed_client_says_so(target: str) -> None:
+    client = SelectorClient(target, "run")
+    client.get_run()
+    client.close()
+    for call in (*_some_calls(client), lambda: list(client.export("prompts"))):
         with pytest.raises(clients.ClientClosed, match="the client was closed"):
             call()
 
@@ -514,13 +518,7 @@ def test_a_closed_client_says_so(target: str) -> None:
         client = AsyncSelectorClient(target, "run")
         await client.get_run()
         await client.close()
-        for call in (
-            client.get_run,
-            client.wait_ready,
-            lambda: client.register_prompts(["p"], ["text"]),
-            lambda: client.push_rollouts(0, [GROUP]),
-            lambda: client.sample_rollouts(0, 1),
-        ):
+        for call in _some_calls(client):
             with pytest.raises(clients.ClientClosed, match="the client was closed"):
                 await call()
         with pytest.raises(clients.ClientClosed):
